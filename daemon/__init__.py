@@ -1,0 +1,1 @@
+"""The process: command line, configuration, logs, systemd, and the service that opens all parts."""

@@ -1,0 +1,184 @@
+"""What the pipeline's parts are told, as frozen values. The daemon checks the config file and fills these in, fully resolved."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from .frames import TokenGroup
+
+DType = Literal["float16", "bfloat16", "float32"]
+
+
+class CaptureMode(StrEnum):
+    """What happens when frames come faster than the model takes them."""
+
+    LIVE = "live"
+    """The newest frames win; older ones are dropped and counted."""
+    LOSSLESS = "lossless"
+    """The source waits; nothing is dropped."""
+
+
+class ResizeMode(StrEnum):
+    """How a picture is fitted to the model's size."""
+
+    CROP = "crop"
+    """Width to the model's width; what is then too high loses rows at top and bottom."""
+    PAD = "pad"
+    """The larger side to the model's width, the rest white."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig:
+    """What a stream remembers.
+
+    Attributes:
+        scale_frames: the stream's first frames, attended to for ever.
+        window: most recent keyframes whose tokens are all attended to.
+        keyframe_interval: after the scale frames, every n-th frame enters the memory; the others only read it.
+    """
+
+    scale_frames: int = 8
+    window: int = 64
+    keyframe_interval: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CameraConfig:
+    """One camera.
+
+    Attributes:
+        name: 1-64 characters of A-Z a-z 0-9 _ -.
+        source: device index or path, `rtsp://`/`http://` address, file, folder, glob, or `synthetic:`. May hold a
+            password: never shown as it is.
+        mode: live or lossless.
+        fps: frames a second at most, or None for as many as come.
+        loop: times a finite source is played; 0 is for ever.
+        resize: how the picture is fitted to the model's size.
+        queue_frames: frames that wait for the model at most.
+        connect_timeout_s: seconds until an attempt to open the source is given up.
+        stall_timeout_s: seconds without a new frame until the source is opened again.
+        retry: whether a source that fails is tried again (a file that ends is not a failure).
+        transport: RTSP transport.
+        size: width and height asked of a V4L2 device, or None for what it gives.
+        fourcc: pixel format asked of a V4L2 device (`MJPG` saves USB bandwidth), or None for what it gives.
+        stream: what this camera's stream remembers.
+    """
+
+    name: str
+    source: str = field(repr=False)
+    mode: CaptureMode = CaptureMode.LIVE
+    fps: float | None = None
+    loop: int = 1
+    resize: ResizeMode = ResizeMode.CROP
+    queue_frames: int = 2
+    connect_timeout_s: float = 5.0
+    stall_timeout_s: float = 10.0
+    retry: bool = True
+    transport: Literal["tcp", "udp"] = "tcp"
+    size: tuple[int, int] | None = None
+    fourcc: str | None = None
+    stream: StreamConfig = StreamConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """The shape of the aggregator (spelt as in the paper, arXiv 2604.14141).
+
+    Attributes:
+        channels: C, a multiple of heads.
+        heads: H; channels / heads is the head dimension.
+        depth: number of pairs of a frame block and a global block.
+        mlp_ratio: hidden channels of an MLP over C.
+        patch_size: pixels along a side of a patch.
+        patch_embed: the patch embedding.
+        register_tokens: register tokens a frame; with the camera and the scale token they are the special tokens.
+        rope3d: whether global blocks rotate by (time, row, column); if not, by (row, column).
+    """
+
+    channels: int = 1024
+    heads: int = 16
+    depth: int = 24
+    mlp_ratio: float = 4.0
+    patch_size: int = 14
+    patch_embed: Literal["conv", "dinov2_vits14_reg", "dinov2_vitb14_reg", "dinov2_vitl14_reg"] = "dinov2_vitl14_reg"
+    register_tokens: int = 4
+    rope3d: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OutputConfig:
+    """Which features are published.
+
+    Attributes:
+        layers: 0-based indices of layer pairs, ascending.
+        tokens: groups of tokens.
+        pool: rows and columns of patches averaged into one for the `pooled` group.
+        dtype: number format of the published tensors.
+    """
+
+    layers: tuple[int, ...] = (4, 11, 17, 23)
+    tokens: tuple[TokenGroup, ...] = (TokenGroup.CAMERA, TokenGroup.PATCH)
+    pool: int = 4
+    dtype: DType = "float16"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The model and where it runs; nothing here is `auto` any more.
+
+    Attributes:
+        name: the preset's name, published with every record.
+        network: the shape.
+        image_width: width in pixels that pictures are fitted to, a multiple of the patch size.
+        checkpoint: weights, or None for random ones.
+        seed: seed of random weights.
+        device: `cpu` or `cuda:<n>`.
+        dtype: number format that blocks compute in.
+        attention: attention backend.
+        output: which features are published.
+        max_batch: frames in one step at most.
+    """
+
+    name: str = "lingbot-map"
+    network: NetworkConfig = NetworkConfig()
+    image_width: int = 518
+    checkpoint: Path | None = None
+    seed: int = 0
+    device: str = "cpu"
+    dtype: DType = "float32"
+    attention: Literal["dense"] = "dense"
+    output: OutputConfig = OutputConfig()
+    max_batch: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CurveConfig:
+    """ZeroMQ CURVE: who may subscribe.
+
+    Attributes:
+        server_secret_key_file: file with the server's secret key (as `zmq.auth.create_certificates` writes it).
+        authorized_keys_dir: folder of the public keys of clients that get in.
+    """
+
+    server_secret_key_file: Path
+    authorized_keys_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PublishConfig:
+    """Where and how records are published.
+
+    Attributes:
+        endpoints: `tcp://` and `ipc://` endpoints to bind.
+        buffer_mb: MiB of messages kept at most for one slow subscriber.
+        heartbeat_s: seconds between `hello` and `status` repeats.
+        curve: CURVE keys, or None for plain sockets.
+        allow_plaintext: whether an endpoint beyond this machine may be bound without CURVE.
+    """
+
+    endpoints: tuple[str, ...] = ("tcp://127.0.0.1:5555",)
+    buffer_mb: int = 64
+    heartbeat_s: float = 5.0
+    curve: CurveConfig | None = None
+    allow_plaintext: bool = False

@@ -1,0 +1,55 @@
+"""The pipeline's own errors: third-party errors are translated to these once, at the file that owns the library.
+
+PipelineError
+├── SourceError     a camera source cannot be opened or read; `kind` says what sort of failure it is
+├── ModelError      a model, checkpoint or device cannot be used as configured
+│   └── DeviceError     the device itself failed: the process must not go on with it
+└── PublishError    an endpoint cannot be bound or used
+"""
+
+from enum import StrEnum
+
+
+class PipelineError(Exception):
+    """Base class of this package's errors. The message says what, where and what to do; it never holds a secret."""
+
+
+class SourceFault(StrEnum):
+    """Why a source failed, in the words that status messages and logs use."""
+
+    REFUSED = "refused"
+    TIMEOUT = "timeout"
+    AUTH = "auth"
+    NOT_FOUND = "not_found"
+    TLS = "tls"
+    CODEC = "codec"
+    PERMISSION = "permission"
+    MISSING = "missing"
+    UNREADABLE = "unreadable"
+    STALLED = "stalled"
+    CRASHED = "crashed"
+
+    @property
+    def permanent(self) -> bool:
+        """Whether trying again soon cannot help (the source is still tried again, but rarely)."""
+        return self in {SourceFault.AUTH, SourceFault.NOT_FOUND, SourceFault.PERMISSION, SourceFault.UNREADABLE}
+
+
+class SourceError(PipelineError):
+    """A camera source cannot be opened or read."""
+
+    def __init__(self, kind: SourceFault, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class ModelError(PipelineError):
+    """A model, checkpoint or device cannot be used as configured."""
+
+
+class DeviceError(ModelError):
+    """The device itself failed (a sticky CUDA error, a lost device): the process must stop."""
+
+
+class PublishError(PipelineError):
+    """An endpoint cannot be bound or used."""

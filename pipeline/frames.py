@@ -1,0 +1,135 @@
+"""What travels through the pipeline: a captured frame, and the features made of it. Both are values; nothing mutates them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Size = tuple[int, int]
+"""Width and height in pixels, in this order."""
+
+Affine = tuple[tuple[float, float, float], tuple[float, float, float]]
+"""2x3 matrix [[a, b, c], [d, e, f]]: (x, y) -> (a x + b y + c, d x + e y + f)."""
+
+
+class TokenGroup(StrEnum):
+    """The groups of a frame's tokens that can be published."""
+
+    CAMERA = "camera"
+    REGISTERS = "registers"
+    SCALE = "scale"
+    PATCH = "patch"
+    POOLED = "pooled"
+
+
+class Flag(StrEnum):
+    """What a receiver should know of a record beyond its numbers."""
+
+    RESET = "reset"
+    """The stream's memory started anew with this frame."""
+    NAN = "nan"
+    """The model gave a non-finite number; the stream's memory is reset after this frame."""
+    SIZE_CHANGED = "size_changed"
+    """The source's frame size differs from the frame before."""
+    WARMUP = "warmup"
+    """One of the stream's first `scale_frames` frames."""
+    RANDOM_WEIGHTS = "random_weights"
+    """The model's weights are random: the numbers mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameStamp:
+    """Where and when a frame was captured.
+
+    Attributes:
+        camera: the camera's configured name.
+        stream_epoch: number of the source's connection, from 0, new at each connect.
+        source_seq: number of the frame within the stream epoch, from 0, dropped frames included.
+        capture_unix_ns: wall-clock time of capture in nanoseconds since 1970 (data only, never used for intervals).
+        capture_monotonic_ns: `CLOCK_MONOTONIC` time of capture in nanoseconds.
+        pts_ns: the container's presentation time in nanoseconds, or None where the source has none.
+        source_size: width and height of the frame as captured, in pixels.
+    """
+
+    camera: str
+    stream_epoch: int
+    source_seq: int
+    capture_unix_ns: int
+    capture_monotonic_ns: int
+    pts_ns: int | None
+    source_size: Size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """One captured picture.
+
+    Attributes:
+        stamp: where and when it was captured.
+        pixels: uint8 [height, width, 3], BGR (OpenCV's order), C-contiguous, read-only. May be a view of memory shared
+            with the capture process, which gets it back when the last reference to the array is gone: keep no frame
+            longer than needed.
+    """
+
+    stamp: FrameStamp
+    pixels: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureTensor:
+    """One named tensor of a record.
+
+    Attributes:
+        name: `layer<N>/<group>`, unique within a record.
+        layer: 0-based index of the layer pair it comes from.
+        group: which tokens.
+        data: C-contiguous array that nothing writes again. float16 or float32, or, for bfloat16, the raw bits as uint16
+            with `is_bfloat16` set. Channels last, 2C of them: the frame block's output, then the global block's.
+            camera [1, 2C], registers [4, 2C], scale [1, 2C], patch [rows, cols, 2C], pooled [rows', cols', 2C].
+        is_bfloat16: whether `data` holds bfloat16 bits.
+    """
+
+    name: str
+    layer: int
+    group: TokenGroup
+    data: npt.NDArray[np.generic]
+    is_bfloat16: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """What the model made of one frame.
+
+    Attributes:
+        stamp: the frame's stamp.
+        epoch: number of the model's memory of this stream, from 0, new at each reset of it.
+        epoch_frame: number of the frame within that memory, from 0.
+        keyframe: whether the frame entered the memory (later frames attend to it).
+        flags: see `Flag`.
+        model_size: width and height of the picture that the model saw, in pixels.
+        grid: rows and columns of patches.
+        to_source: maps a model pixel (x, y) to a source pixel (pixel centres at whole numbers).
+        tensors: in the order they are published.
+        latency_us: microseconds by stage: `queue` (capture to the start of the step), `preprocess`, `model`.
+    """
+
+    stamp: FrameStamp
+    epoch: int
+    epoch_frame: int
+    keyframe: bool
+    flags: frozenset[Flag]
+    model_size: Size
+    grid: tuple[int, int]
+    to_source: Affine
+    tensors: tuple[FeatureTensor, ...]
+    latency_us: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFailure:
+    """A frame for which no features could be made, and why."""
+
+    stamp: FrameStamp
+    reason: str
