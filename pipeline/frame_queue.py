@@ -1,0 +1,166 @@
+"""Bounded queues between cameras and the worker: one a camera, all owned by the event loop, so that nothing needs a lock.
+
+The counters of a camera live here, since every frame passes here, and they always add up:
+captured = published + dropped + failed + in flight.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+
+from .config import CaptureMode
+from .frames import Frame
+
+
+@dataclass(slots=True)
+class FrameCounters:
+    """What became of a camera's frames since the service started."""
+
+    captured: int = 0
+    published: int = 0
+    dropped: int = 0
+    failed: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Frames that are waiting in the queue or on their way through the model."""
+        return self.captured - self.published - self.dropped - self.failed
+
+
+class FrameQueue:
+    """The queue of one camera. Make it with `FrameQueues.open`; use it on the event loop's thread only."""
+
+    def __init__(self, mode: CaptureMode, capacity: int, counters: FrameCounters, wake: Callable[[], None]) -> None:
+        self.counters = counters
+        self._mode = mode
+        self._capacity = capacity
+        self._frames: deque[Frame] = deque()
+        self._wake = wake
+        self._changed = anyio.Event()
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    async def put(self, frame: Frame) -> None:
+        """Add a frame. A full live queue drops its oldest frame; a full lossless queue makes the caller wait.
+
+        A caller cancelled while it waits has its frame counted as dropped.
+        """
+        self.counters.captured += 1
+        if self._mode is CaptureMode.LOSSLESS:
+            await self._wait_for_space()
+        elif len(self._frames) == self._capacity:
+            self._frames.popleft()
+            self._settle(dropped=1)
+        self._frames.append(frame)
+        self._wake()
+
+    def take_nowait(self) -> Frame | None:
+        """The oldest waiting frame, now in flight, or None."""
+        if not self._frames:
+            return None
+        frame = self._frames.popleft()
+        self._notify()
+        return frame
+
+    def discard(self) -> None:
+        """Drop all waiting frames, counted."""
+        self._settle(dropped=len(self._frames))
+        self._frames.clear()
+
+    def mark_published(self) -> None:
+        """A frame taken from this queue was published."""
+        self.counters.published += 1
+        self._notify()
+
+    def mark_failed(self) -> None:
+        """A frame taken from this queue gave no features."""
+        self.counters.failed += 1
+        self._notify()
+
+    async def settled(self) -> None:
+        """Wait until every captured frame was published, dropped or failed."""
+        while self.counters.in_flight:
+            await self._changed.wait()
+
+    async def _wait_for_space(self) -> None:
+        try:
+            while len(self._frames) >= self._capacity:
+                await self._changed.wait()
+        except BaseException:  # cancelled: the frame goes no further
+            self._settle(dropped=1)
+            raise
+
+    def _settle(self, dropped: int) -> None:
+        self.counters.dropped += dropped
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+class FrameQueues:
+    """The queues of all cameras, taken from in turn, so that no camera waits for a faster one."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, FrameQueue] = {}
+        self._turn: deque[str] = deque()
+        self._filled = anyio.Event()
+
+    def __getitem__(self, camera: str) -> FrameQueue:
+        return self._queues[camera]
+
+    def __contains__(self, camera: str) -> bool:
+        return camera in self._queues
+
+    def open(self, camera: str, mode: CaptureMode, capacity: int, counters: FrameCounters | None = None) -> FrameQueue:
+        """Make the queue of a camera.
+
+        Args:
+            camera: its name, not open yet.
+            mode: what a full queue does.
+            capacity: frames that wait at most, at least 1.
+            counters: counters to go on with, or None to start at zero.
+        """
+        if camera in self._queues:
+            raise ValueError(f"camera {camera!r} already has a queue")
+        if capacity < 1:
+            raise ValueError(f"capacity is at least 1, got {capacity}")
+        queue = FrameQueue(mode, capacity, counters or FrameCounters(), self._wake)
+        self._queues[camera] = queue
+        self._turn.append(camera)
+        return queue
+
+    def close(self, camera: str) -> None:
+        """Drop the waiting frames of a camera, counted, and forget its queue. Idempotent."""
+        queue = self._queues.pop(camera, None)
+        if queue is not None:
+            queue.discard()
+            self._turn.remove(camera)
+
+    async def take(self, most: int) -> list[Frame]:
+        """Wait for frames, then take at most one of each camera and at most `most` in all, longest unserved first."""
+        while True:
+            frames = self._take_nowait(most)
+            if frames:
+                return frames
+            self._filled = anyio.Event()
+            await self._filled.wait()
+
+    def _take_nowait(self, most: int) -> list[Frame]:
+        frames: list[Frame] = []
+        for camera in tuple(self._turn):
+            if len(frames) == most:
+                break
+            frame = self._queues[camera].take_nowait()
+            if frame is not None:
+                frames.append(frame)
+                self._turn.remove(camera)
+                self._turn.append(camera)
+        return frames
+
+    def _wake(self) -> None:
+        self._filled.set()
