@@ -1,0 +1,241 @@
+"""What Kimi Delta Attention computes, in plain PyTorch: the definition that the Triton kernels are tested against.
+
+Per step t and value head (arXiv 2510.26692, eq. 1):
+    S <- diag(exp g_t) S;   S <- S + beta_t k_t (v_t - k_t^T S)^T;   o_t = scale * q_t^T S.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from .checks import REFERENCE_DTYPES, KdaShape, check_inputs, sequence_bounds
+
+L2_EPS = 1e-6
+
+
+def l2norm_reference(x: torch.Tensor) -> torch.Tensor:
+    """x * rsqrt(sum x^2 + 1e-6) over the last dimension, in x's dtype."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + L2_EPS)
+
+
+def gate_reference(
+    g: torch.Tensor,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
+) -> torch.Tensor:
+    """Log decay (natural, <= 0) from the raw gate, in g's dtype.
+
+    g [..., HV, K]; A_log [HV], None means exp(A_log) = 1; dt_bias [HV*K], None means 0. Without `lower_bound`
+    -exp(A_log) * softplus(g + dt_bias), with it lower_bound * sigmoid(exp(A_log) * (g + dt_bias)).
+    """
+    if dt_bias is not None:
+        g = g + dt_bias.to(g.dtype).view(g.shape[-2:])
+    rate = g.new_ones(()) if A_log is None else A_log.to(g.dtype).exp()[:, None]
+    if lower_bound is None:
+        # softplus without the threshold of torch's, which is wrong by 2e-9 in float64.
+        return -rate * torch.logaddexp(g, g.new_zeros(()))
+    return lower_bound * torch.sigmoid(rate * g)
+
+
+def beta_reference(beta: torch.Tensor, allow_neg_eigval: bool = False) -> torch.Tensor:
+    """sigmoid(beta), twice that with `allow_neg_eigval`, in beta's dtype."""
+    return torch.sigmoid(beta) * (2 if allow_neg_eigval else 1)
+
+
+def recurrent_kda_reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    *,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    safe_gate: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    cu_seqlens_cpu: torch.Tensor | None = None,
+    chunk_size: int = 64,
+    compute_dtype: torch.dtype = torch.float64,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The recurrence, token by token.
+
+    q, k [B, T, H, K]; v [B, T, HV, V]; g [B, T, HV, K] log decay; beta [B, T, HV]; initial_state [N, HV, K, V], or
+    [N, HV, V, K] with `state_v_first`; any floating dtype. With `cu_seqlens` [N+1] B is 1 and N sequences lie end to
+    end. Value head h reads query/key head h // (HV / H). All arithmetic is in `compute_dtype`. `safe_gate`,
+    `cu_seqlens_cpu` and `chunk_size` are accepted and change no value; `A_log`, `dt_bias` and `lower_bound` belong
+    to `use_gate_in_kernel`. Nothing is mutated and nothing returned shares memory with an argument.
+
+    Returns o [B, T, HV, V] in v's dtype, and the final state in `compute_dtype` (None unless `output_final_state`).
+    Raises ValueError naming the argument, the shape expected and the shape got.
+    """
+    shape = check_inputs(
+        q, k, v, g, beta, scale=scale, initial_state=initial_state, use_gate_in_kernel=use_gate_in_kernel,
+        A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound, use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, cu_seqlens=cu_seqlens,
+        cu_seqlens_cpu=cu_seqlens_cpu, chunk_size=chunk_size, dtypes=REFERENCE_DTYPES,
+    )  # fmt: skip
+    tokens = _prepare(q, k, v, g, beta, shape, compute_dtype)
+    if use_gate_in_kernel:
+        tokens = tokens.with_gate(A_log, dt_bias, lower_bound)
+    if use_beta_sigmoid_in_kernel:
+        tokens = tokens.with_sigmoid(allow_neg_eigval)
+    if use_qk_l2norm_in_kernel:
+        tokens = tokens.with_l2norm()
+    states = _initial_states(shape, initial_state, state_v_first, v.device, compute_dtype)
+    o = _scan(_step, 1, tokens, states, shape, cu_seqlens).to(v.dtype)
+    return o, _final_states(states, output_final_state, state_v_first)
+
+
+def chunk_kda_reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    *,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    safe_gate: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    cu_seqlens_cpu: torch.Tensor | None = None,
+    chunk_size: int = 64,
+    compute_dtype: torch.dtype = torch.float32,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The chunked form (arXiv 2510.26692, section 3 and appendix C), one chunk after the other.
+
+    Arguments, result and errors are those of `recurrent_kda_reference`, but the arithmetic is float32 by default and
+    `chunk_size` (16, 32 or 64) is the number of tokens handled at once. Finite for any gate: every exponent is a sum
+    of log decays, so none is positive.
+    """
+    shape = check_inputs(
+        q, k, v, g, beta, scale=scale, initial_state=initial_state, use_gate_in_kernel=use_gate_in_kernel,
+        A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound, use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, cu_seqlens=cu_seqlens,
+        cu_seqlens_cpu=cu_seqlens_cpu, chunk_size=chunk_size, dtypes=REFERENCE_DTYPES,
+    )  # fmt: skip
+    tokens = _prepare(q, k, v, g, beta, shape, compute_dtype)
+    if use_gate_in_kernel:
+        tokens = tokens.with_gate(A_log, dt_bias, lower_bound)
+    if use_beta_sigmoid_in_kernel:
+        tokens = tokens.with_sigmoid(allow_neg_eigval)
+    if use_qk_l2norm_in_kernel:
+        tokens = tokens.with_l2norm()
+    states = _initial_states(shape, initial_state, state_v_first, v.device, compute_dtype)
+    o = _scan(_chunk, chunk_size, tokens, states, shape, cu_seqlens).to(v.dtype)
+    return o, _final_states(states, output_final_state, state_v_first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    q: torch.Tensor  # [B, HV, T, K]
+    k: torch.Tensor  # [B, HV, T, K]
+    v: torch.Tensor  # [B, HV, T, V]
+    g: torch.Tensor  # [B, HV, T, K]
+    beta: torch.Tensor  # [B, HV, T]
+
+    def with_gate(self, A_log: torch.Tensor | None, dt_bias: torch.Tensor | None, bound: float | None) -> "_Tokens":
+        g = gate_reference(self.g.transpose(1, 2), A_log, dt_bias, bound).transpose(1, 2)
+        return _Tokens(self.q, self.k, self.v, g, self.beta)
+
+    def with_sigmoid(self, allow_neg_eigval: bool) -> "_Tokens":
+        return _Tokens(self.q, self.k, self.v, self.g, beta_reference(self.beta, allow_neg_eigval))
+
+    def with_l2norm(self) -> "_Tokens":
+        return _Tokens(l2norm_reference(self.q), l2norm_reference(self.k), self.v, self.g, self.beta)
+
+    def at(self, t: slice) -> "_Tokens":
+        return _Tokens(self.q[:, :, t], self.k[:, :, t], self.v[:, :, t], self.g[:, :, t], self.beta[:, :, t])
+
+
+def _prepare(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    shape: KdaShape,
+    dtype: torch.dtype,
+) -> _Tokens:
+    q, k = (x.repeat_interleave(shape.group, dim=2) for x in (q, k))  # [B, T, HV, K]
+    q, k, v, g, beta = (x.to(dtype).transpose(1, 2) for x in (q, k, v, g, beta))
+    return _Tokens(q, k, v, g, beta)
+
+
+def _initial_states(
+    shape: KdaShape, initial: torch.Tensor | None, state_v_first: bool, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    if initial is None:
+        return torch.zeros(shape.state(False), dtype=dtype, device=device)
+    states = initial.transpose(-1, -2) if state_v_first else initial
+    return states.to(dtype, copy=True, memory_format=torch.contiguous_format)  # [N, HV, K, V]
+
+
+def _final_states(states: torch.Tensor, wanted: bool, state_v_first: bool) -> torch.Tensor | None:
+    if not wanted:
+        return None
+    return states.transpose(-1, -2).contiguous() if state_v_first else states
+
+
+def _scan(
+    advance: Callable[[torch.Tensor, _Tokens], tuple[torch.Tensor, torch.Tensor]],
+    span: int,
+    tokens: _Tokens,
+    states: torch.Tensor,
+    shape: KdaShape,
+    cu_seqlens: torch.Tensor | None,
+) -> torch.Tensor:
+    o = torch.empty_like(tokens.v)  # [B, HV, T, V]
+    for n, (first, end) in enumerate(sequence_bounds(shape, cu_seqlens)):
+        rows = slice(None) if cu_seqlens is None else slice(n, n + 1)
+        for t in range(first, end, span):
+            now = slice(t, min(t + span, end))
+            o[:, :, now], states[rows] = advance(states[rows], tokens.at(now))
+    return (shape.scale * o).transpose(1, 2).contiguous()
+
+
+def _step(S: torch.Tensor, x: _Tokens) -> tuple[torch.Tensor, torch.Tensor]:
+    S = x.g.exp().transpose(-1, -2) * S  # x holds one token: S [B, HV, K, V], k [B, HV, 1, K]
+    S = S + (x.beta[..., None] * x.k).transpose(-1, -2) @ (x.v - x.k @ S)
+    return x.q @ S, S
+
+
+def _chunk(S: torch.Tensor, x: _Tokens) -> tuple[torch.Tensor, torch.Tensor]:
+    C = x.g.shape[2]
+    i = torch.arange(C, device=x.g.device)
+    after = (i[:, None] > i[None, :])[..., None]  # token i is after token j
+    # log of the decay from j to i: summed over the span itself, because a difference of sums from the chunk's start
+    # loses digits after strong gates. [B, HV, C, C, K]
+    span = torch.where(after, x.g[:, :, :, None, :], 0.0).cumsum(2)
+    decay = span.masked_fill(i[:, None, None] < i[None, :, None], float("-inf")).exp()
+    from_start = x.g.cumsum(2).exp()  # [B, HV, C, K]
+
+    qk = torch.einsum("bhik,bhjk,bhijk->bhij", x.q, x.k, decay)
+    A = torch.einsum("bhi,bhik,bhjk,bhijk->bhij", x.beta, x.k, x.k, decay).tril(-1)
+    eye = torch.eye(C, dtype=A.dtype, device=A.device)
+    beta = x.beta[..., None]
+    w = torch.linalg.solve_triangular(eye + A, beta * from_start * x.k, upper=False, unitriangular=True)
+    u = torch.linalg.solve_triangular(eye + A, beta * x.v, upper=False, unitriangular=True)
+    new_v = u - w @ S
+    o = (x.q * from_start) @ S + qk @ new_v
+    to_end = decay[:, :, -1]  # [B, HV, C, K]
+    return o, from_start[:, :, -1, :, None] * S + (to_end * x.k).transpose(-1, -2) @ new_v
