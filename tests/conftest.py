@@ -1,0 +1,8 @@
+"""Shared settings of all tests."""
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

@@ -1,0 +1,127 @@
+"""The queues: bounded, fair, and with counters that always add up."""
+
+import random
+
+import anyio
+import numpy as np
+import pytest
+from retinad.pipeline.config import CaptureMode
+from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
+from retinad.pipeline.frames import Frame, FrameStamp
+
+pytestmark = pytest.mark.anyio
+
+
+def frame(number: int, camera: str = "a") -> Frame:
+    return Frame(FrameStamp(camera, 0, number, 0, 0, None, (1, 1)), np.zeros((1, 1, 3), np.uint8))
+
+
+def adds_up(queue: FrameQueue, in_model: int = 0) -> bool:
+    return queue.counters.in_flight == len(queue) + in_model
+
+
+async def test_a_full_live_queue_keeps_the_newest_and_counts_the_rest() -> None:
+    queues = FrameQueues()
+    queue = queues.open("a", CaptureMode.LIVE, 2)
+    for number in range(5):
+        await queue.put(frame(number))
+    assert queue.counters.dropped == 3
+    assert [(await queues.take(8))[0].stamp.source_seq for _ in range(2)] == [3, 4]
+    assert adds_up(queue, in_model=2)
+
+
+async def test_a_full_lossless_queue_makes_the_source_wait() -> None:
+    queues = FrameQueues()
+    queue = queues.open("a", CaptureMode.LOSSLESS, 2)
+    seen: list[int] = []
+
+    async def produce() -> None:
+        for number in range(50):
+            await queue.put(frame(number))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(produce)
+        while len(seen) < 50:
+            assert len(queue) <= 2
+            (taken,) = await queues.take(8)
+            seen.append(taken.stamp.source_seq)
+            queue.mark_published()
+    assert seen == list(range(50))
+    assert queue.counters.dropped == 0
+    assert queue.counters.in_flight == 0
+
+
+async def test_a_source_cancelled_while_it_waits_loses_its_frame_countedly() -> None:
+    queue = FrameQueues().open("a", CaptureMode.LOSSLESS, 1)
+    await queue.put(frame(0))
+    with anyio.move_on_after(0.01):
+        await queue.put(frame(1))
+    assert (queue.counters.captured, queue.counters.dropped) == (2, 1)
+    assert adds_up(queue)
+
+
+async def test_a_step_takes_one_frame_of_each_camera() -> None:
+    queues = FrameQueues()
+    for camera in "abc":
+        queue = queues.open(camera, CaptureMode.LIVE, 4)
+        for number in range(3):
+            await queue.put(frame(number, camera))
+    assert [taken.stamp.camera for taken in await queues.take(8)] == ["a", "b", "c"]
+
+
+async def test_a_small_batch_serves_every_camera_in_turn() -> None:
+    queues = FrameQueues()
+    for camera in "abcde":
+        queue = queues.open(camera, CaptureMode.LIVE, 9)
+        for number in range(6):
+            await queue.put(frame(number, camera))
+    served = [taken.stamp.camera for _ in range(10) for taken in await queues.take(2)]
+    assert {camera: served.count(camera) for camera in "abcde"} == dict.fromkeys("abcde", 4)
+
+
+async def test_settled_waits_for_the_last_frame() -> None:
+    queues = FrameQueues()
+    queue = queues.open("a", CaptureMode.LIVE, 2)
+    await queue.put(frame(0))
+    await queues.take(1)
+    with anyio.move_on_after(0.01) as scope:
+        await queue.settled()
+    assert scope.cancelled_caught
+    queue.mark_failed()
+    with anyio.fail_after(1):
+        await queue.settled()
+
+
+async def test_closing_drops_what_waits() -> None:
+    queues = FrameQueues()
+    queue = queues.open("a", CaptureMode.LIVE, 2)
+    await queue.put(frame(0))
+    queues.close("a")
+    queues.close("a")
+    assert queue.counters.dropped == 1
+    assert "a" not in queues
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_counters_add_up_under_any_schedule(seed: int) -> None:
+    choose = random.Random(seed)
+    queues = FrameQueues()
+    queue = queues.open("a", choose.choice(list(CaptureMode)), choose.randint(1, 4))
+    in_model = 0
+
+    async def produce() -> None:
+        for number in range(200):
+            await queue.put(frame(number))
+            if choose.random() < 0.5:
+                await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(produce)
+        while queue.counters.captured < 200 or len(queue):
+            with anyio.move_on_after(0.05):
+                in_model += len(await queues.take(1))
+            while in_model and choose.random() < 0.6:
+                choose.choice((queue.mark_published, queue.mark_failed))()
+                in_model -= 1
+    assert adds_up(queue, in_model)
+    assert queue.counters.captured == 200

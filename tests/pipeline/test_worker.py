@@ -1,0 +1,85 @@
+"""The worker: one thread owns the resource, calls keep their order, errors and hangs stay visible."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import anyio
+import pytest
+from retinad.pipeline.worker import Worker
+
+pytestmark = pytest.mark.anyio
+
+
+class Resource:
+    def __init__(self) -> None:
+        self.threads = {threading.get_ident()}
+        self.order: list[int] = []
+
+    def note(self, number: int) -> int:
+        self.threads.add(threading.get_ident())
+        self.order.append(number)
+        return number
+
+
+def test_make_runs_in_the_thread_that_runs_the_calls() -> None:
+    async def main() -> Resource:
+        made: list[Resource] = []
+
+        @contextlib.contextmanager
+        def make() -> Iterator[Resource]:
+            made.append(Resource())
+            yield made[0]
+
+        async with Worker(make) as worker, anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(worker.run, lambda resource, number=number: resource.note(number))
+        return made[0]
+
+    resource = anyio.run(main)
+    assert resource.order == list(range(20))
+    assert len(resource.threads) == 1
+    assert resource.threads != {threading.get_ident()}
+
+
+async def test_an_error_of_a_call_reaches_its_caller_only() -> None:
+    async with Worker(lambda: contextlib.nullcontext(Resource())) as worker:
+        with pytest.raises(ZeroDivisionError):
+            await worker.run(lambda resource: 1 // 0)
+        assert await worker.run(lambda resource: resource.note(7)) == 7
+
+
+async def test_an_error_while_making_the_resource_is_raised_on_entry() -> None:
+    def make() -> contextlib.nullcontext[Resource]:
+        raise OSError("no device")
+
+    with pytest.raises(OSError, match="no device"):
+        async with Worker(make):
+            pass
+
+
+async def test_a_hung_call_shows_as_busy_and_does_not_hold_up_closing() -> None:
+    release = threading.Event()
+    async with Worker(lambda: contextlib.nullcontext(Resource()), close_timeout_s=0.1) as worker:
+        with anyio.move_on_after(0.2):
+            await worker.run(lambda resource: release.wait(10))
+        assert worker.busy_s >= 0.15
+        started = time.monotonic()
+    assert time.monotonic() - started < 1.0
+    release.set()
+
+
+async def test_the_resource_is_closed_in_the_end() -> None:
+    closed = []
+
+    @contextlib.contextmanager
+    def make() -> Iterator[Resource]:
+        yield Resource()
+        closed.append(threading.get_ident())
+
+    async with Worker(make) as worker:
+        thread = await worker.run(lambda resource: threading.get_ident())
+    assert closed == [thread]
+    with pytest.raises(RuntimeError, match="closed"):
+        await worker.run(lambda resource: None)
