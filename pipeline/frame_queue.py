@@ -1,4 +1,4 @@
-"""Bounded queues between cameras and the worker: one a camera, all owned by the event loop, so that nothing needs a lock.
+"""Bounded queues between cameras and the worker: one a camera, all owned by the event loop, so nothing needs a lock.
 
 The counters of a camera live here, since every frame passes here, and they always add up:
 captured = published + dropped + failed + in flight.

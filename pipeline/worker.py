@@ -1,7 +1,7 @@
 """The thread that owns the engine: a CUDA context, the weights and every stream's memory are touched by it alone.
 
-The event loop hands it calls, one at a time and in order, and awaits their results; a call that hangs blocks no one else, and
-`busy_s` lets the watchdog see it.
+The event loop hands it calls, one at a time and in order, and awaits their results; a call that hangs blocks no one
+else, and `busy_s` lets the watchdog see it.
 """
 
 import queue
@@ -33,9 +33,9 @@ class _Call(Generic[Owned]):
 class Worker(Generic[Owned]):
     """Runs calls on a resource in the one thread that made it.
 
-    An asynchronous context manager: entering starts the thread and waits until `make` has returned (its exception is raised
-    here); leaving closes the resource, waiting at most `close_timeout_s` for a call that is still running. Cancelling a wait
-    abandons the result, not the call.
+    An asynchronous context manager: entering starts the thread and waits until `make` has returned (its exception is
+    raised here); leaving closes the resource, waiting at most `close_timeout_s` for a call that is still running.
+    Cancelling a wait abandons the result, not the call.
 
     Args:
         make: makes the resource, in the worker's thread.

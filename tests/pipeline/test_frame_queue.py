@@ -5,6 +5,7 @@ import random
 import anyio
 import numpy as np
 import pytest
+
 from retinad.pipeline.config import CaptureMode
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
 from retinad.pipeline.frames import Frame, FrameStamp

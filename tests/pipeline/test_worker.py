@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import anyio
 import pytest
+
 from retinad.pipeline.worker import Worker
 
 pytestmark = pytest.mark.anyio
