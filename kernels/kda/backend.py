@@ -1,0 +1,22 @@
+"""Says whether a Triton kernel can run here, so that every wrapper falls back to PyTorch in the same places."""
+
+from importlib.util import find_spec
+
+import torch
+
+
+def runs_triton(device: torch.device) -> bool:
+    """Whether Triton kernels can run on tensors of `device`: on CUDA, or on the CPU in Triton's interpreter mode.
+
+    False where triton is not installed. Imports triton only where it is.
+    """
+    if not _INSTALLED:
+        return False
+    if device.type == "cuda":
+        return True
+    import triton  # type: ignore[import-untyped,unused-ignore]  # no py.typed
+
+    return device.type == "cpu" and bool(triton.knobs.runtime.interpret)
+
+
+_INSTALLED = find_spec("triton") is not None
