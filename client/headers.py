@@ -1,0 +1,274 @@
+"""The header of each kind of message as a typed value: the one definition that encoding, decoding and the schema share.
+
+Unknown keys are ignored and keys may be added, so every field added later needs a default. Words that may gain members
+(states, flags, groups) are plain strings here: a client must not fail on a word that it does not know.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+SCHEMA = 1
+"""Number of the message layout. Additions keep it; a client refuses a higher one."""
+
+CAMERA_PATTERN = "^[A-Za-z0-9_-]{1,64}$"
+
+CameraName = Annotated[str, Meta(pattern=CAMERA_PATTERN)]
+Count = Annotated[int, Meta(ge=0)]
+Pixels = tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
+Affine = tuple[tuple[float, float, float], tuple[float, float, float]]
+
+
+class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """One tensor of a record; its bytes are the message part at the same place in the order.
+
+    Attributes:
+        name: `layer<N>/<group>`, unique within a record.
+        dtype: numpy's name with byte order (`<f2`, `<f4`), or `bf16` for raw bfloat16 bits.
+        shape: lengths of the axes, the slowest first.
+        nbytes: bytes of the part: the product of `shape` times the size of `dtype`.
+        layer: 0-based index of the layer pair that it comes from.
+        group: which tokens: camera, registers, scale, patch or pooled.
+    """
+
+    name: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$", max_length=128)]
+    dtype: Annotated[str, Meta(description="numpy's dtype string with byte order, or bf16", max_length=8)]
+    shape: tuple[Annotated[int, Meta(ge=0)], ...]
+    nbytes: Count
+    layer: int
+    group: Annotated[str, Meta(description="camera | registers | scale | patch | pooled")]
+
+
+class ModelHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """The model that made the features.
+
+    Attributes:
+        name: the preset's name.
+        weights: sha256 of the weights, or `random:<seed>`.
+        mixers: how the global blocks mix tokens over time, one word a layer pair.
+    """
+
+    name: str
+    weights: str
+    mixers: tuple[str, ...] = ()
+
+
+class LatencyHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Microseconds by stage.
+
+    Attributes:
+        queue: capture to the start of the model's step.
+        preprocess: resize and normalise.
+        model: the model's step.
+        publish: end of the model's step to the send.
+    """
+
+    queue: int = 0
+    preprocess: int = 0
+    model: int = 0
+    publish: int = 0
+
+
+class ServiceHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """How the service as a whole is doing.
+
+    Attributes:
+        uptime_s: seconds since the publisher was opened.
+        loop_lag_ms: how late the event loop ran in the last interval, in milliseconds.
+        peers: connections open now (one that never finishes its handshake counts for some seconds).
+        sent_messages: messages published, of all kinds.
+        sent_bytes: bytes of them, counted once however many subscribers there are.
+        handshake_failures: connections that failed their handshake: no ZeroMQ peer, wrong or no CURVE key.
+    """
+
+    uptime_s: float = 0.0
+    loop_lag_ms: float = 0.0
+    peers: int = 0
+    sent_messages: int = 0
+    sent_bytes: int = 0
+    handshake_failures: int = 0
+
+
+class CameraHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """One camera, as `hello` lists it.
+
+    Attributes:
+        name: its configured name.
+        mode: live or lossless.
+        state: as in `StatusHeader`.
+    """
+
+    name: CameraName
+    mode: Annotated[str, Meta(description="live | lossless")] = "live"
+    state: str = ""
+
+
+class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
+    """What a features header says beside its tensors.
+
+    Attributes:
+        schema: number of the message layout.
+        camera: the camera's name, equal to the topic's.
+        instance: random for each start of the service.
+        stream_epoch: number of the source's connection, new at each connect.
+        seq: number of the record within the stream epoch, from 0, without holes.
+        source_seq: number of the captured frame within the stream epoch, from 0, dropped frames included.
+        dropped_total: frames of this camera dropped since the service started.
+        failed_total: frames of this camera without features since the service started.
+        capture_unix_ns: wall-clock time of capture, nanoseconds since 1970.
+        capture_monotonic_ns: `CLOCK_MONOTONIC` at capture on the service's machine, nanoseconds.
+        publish_unix_ns: wall-clock time of the send, nanoseconds since 1970.
+        pts_ns: the container's presentation time in nanoseconds, or None.
+        epoch: number of the model's memory of this stream, new at each reset of it.
+        epoch_frame: number of the frame within that memory, from 0.
+        keyframe: whether later frames attend to this one.
+        flags: any of reset, nan, size_changed, warmup, random_weights; more may come.
+        source_size: width and height of the frame as captured, pixels.
+        model_size: width and height of the picture that the model saw, pixels.
+        grid: rows and columns of patches.
+        to_source: 2x3 affine map of a model pixel (x, y) to a source pixel.
+        model: the model that made the features.
+        latency_us: microseconds by stage.
+    """
+
+    schema: int = SCHEMA
+    camera: CameraName
+    instance: str
+    stream_epoch: Count
+    seq: Count
+    source_seq: Count
+    dropped_total: Count = 0
+    failed_total: Count = 0
+    capture_unix_ns: int
+    capture_monotonic_ns: int
+    publish_unix_ns: int
+    pts_ns: int | None = None
+    epoch: Count
+    epoch_frame: Count
+    keyframe: bool
+    flags: tuple[str, ...] = ()
+    source_size: Pixels
+    model_size: Pixels
+    grid: Pixels
+    to_source: Affine
+    model: ModelHeader
+    latency_us: LatencyHeader = LatencyHeader()
+
+
+class FeaturesHeader(RecordFields, frozen=True, kw_only=True):
+    """Header of a `features` message: `RecordFields`, and what its tensors look like, in the order of the parts."""
+
+    tensors: tuple[TensorHeader, ...]
+
+
+class StatusHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Header of a `status` message: sent at each change of a camera's state, and every few seconds.
+
+    Attributes:
+        schema: number of the message layout.
+        camera: the camera's name.
+        instance: random for each start of the service; the publisher fills it in.
+        publish_unix_ns: wall-clock time of the send, nanoseconds since 1970; the publisher fills it in.
+        state: connecting, running, stalled, backoff, ended or failed.
+        reason: why, for backoff, ended and failed; never holds a secret.
+        attempt: failed attempts in a row.
+        next_try_s: seconds until the next attempt, for backoff.
+        stream_epoch: number of the source's connection.
+        fps: frames captured a second, measured, or None while unknown.
+        source_size: width and height of the last frame, pixels.
+        last_frame_age_s: seconds since the last frame was captured.
+        captured_total: frames captured since the service started.
+        published_total: those whose features were published.
+        dropped_total: those dropped.
+        failed_total: those without features.
+        in_flight: those still on their way: captured = published + dropped + failed + in flight.
+        decode_errors_total: damaged pictures or packets that the decoder reported.
+        service: how the service as a whole is doing; the publisher fills it in.
+    """
+
+    schema: int = SCHEMA
+    camera: CameraName
+    instance: str = ""
+    publish_unix_ns: int = 0
+    state: Annotated[str, Meta(description="connecting | running | stalled | backoff | ended | failed")]
+    reason: str | None = None
+    attempt: int = 0
+    next_try_s: float | None = None
+    stream_epoch: int | None = None
+    fps: float | None = None
+    source_size: Pixels | None = None
+    last_frame_age_s: float | None = None
+    captured_total: Count = 0
+    published_total: Count = 0
+    dropped_total: Count = 0
+    failed_total: Count = 0
+    in_flight: Count = 0
+    decode_errors_total: Count = 0
+    service: ServiceHeader = ServiceHeader()
+
+
+class EndHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Header of an `end` message: sent once when a camera is finished, after its last record.
+
+    Attributes:
+        schema: number of the message layout.
+        camera: the camera's name.
+        instance: random for each start of the service; the publisher fills it in.
+        publish_unix_ns: wall-clock time of the send, nanoseconds since 1970; the publisher fills it in.
+        reason: why: `finished`, `stopped`, or what failed.
+        stream_epoch: the last stream epoch, or None if the source never connected.
+        next_seq: the seq that the epoch's next record would have had: tells whether the last ones arrived.
+        captured_total: frames captured since the service started.
+        published_total: those whose features were published.
+        dropped_total: those dropped.
+        failed_total: those without features.
+        expected_total: frames that the source announced, or None where it announces none.
+    """
+
+    schema: int = SCHEMA
+    camera: CameraName
+    instance: str = ""
+    publish_unix_ns: int = 0
+    reason: str
+    stream_epoch: int | None = None
+    next_seq: Count | None = None
+    captured_total: Count = 0
+    published_total: Count = 0
+    dropped_total: Count = 0
+    failed_total: Count = 0
+    expected_total: int | None = None
+
+
+class HelloHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Header of a `hello` message: what a subscriber that comes late wants to know first.
+
+    Attributes:
+        schema: number of the message layout.
+        instance: random for each start of the service; the publisher fills it in.
+        publish_unix_ns: wall-clock time of the send, nanoseconds since 1970; the publisher fills it in.
+        version: version of retinad.
+        versions: versions of the libraries below it, by name.
+        endpoints: where the service publishes; the publisher fills it in.
+        heartbeat_s: seconds between repeats of `hello`; the publisher fills it in.
+        models: the models that make features.
+        cameras: the cameras, whatever their state.
+        layers: 0-based indices of the layer pairs that are published.
+        tokens: groups of tokens that are published.
+        dtype: number format of the tensors, as in `TensorHeader`.
+        service: how the service as a whole is doing; the publisher fills it in.
+    """
+
+    schema: int = SCHEMA
+    instance: str = ""
+    publish_unix_ns: int = 0
+    version: str = ""
+    versions: dict[str, str] = {}
+    endpoints: tuple[str, ...] = ()
+    heartbeat_s: float = 0.0
+    models: tuple[ModelHeader, ...] = ()
+    cameras: tuple[CameraHeader, ...] = ()
+    layers: tuple[int, ...] = ()
+    tokens: tuple[str, ...] = ()
+    dtype: str = ""
+    service: ServiceHeader = ServiceHeader()
