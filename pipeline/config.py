@@ -29,18 +29,45 @@ class ResizeMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionConfig:
+    """Which tokens stay when their frame leaves the window. The defaults are what the released checkpoints were trained with.
+
+    Attributes:
+        cross_frame_special: whether an evicted frame leaves its special tokens behind.
+        camera_only: whether it leaves its camera token only.
+        include_scale_frames: whether the scale frames stay for ever; if not, they age out like any other frame.
+    """
+
+    cross_frame_special: bool = True
+    camera_only: bool = False
+    include_scale_frames: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class StreamConfig:
     """What a stream remembers.
 
     Attributes:
-        scale_frames: the stream's first frames, attended to for ever.
-        window: most recent keyframes whose tokens are all attended to.
+        scale_frames: the stream's first frames, attended to for ever; at least 1. Their features come together, when
+            the last of them is in.
+        window: most recent keyframes whose tokens are all attended to; at least 1.
         keyframe_interval: after the scale frames, every n-th frame enters the memory; the others only read it.
+        history_frames: evicted frames whose special tokens are attended to, the most recent ones; 0 for none. It bounds
+            a stream's memory and cost.
+        retention: which tokens stay when their frame leaves the window.
     """
 
     scale_frames: int = 8
     window: int = 64
     keyframe_interval: int = 1
+    history_frames: int = 1024
+    retention: RetentionConfig = RetentionConfig()
+
+    def __post_init__(self) -> None:
+        for name, least in (("scale_frames", 1), ("window", 1), ("keyframe_interval", 1), ("history_frames", 0)):
+            value: int = getattr(self, name)
+            if value < least:
+                raise ValueError(f"{name} is at least {least}, got {value}")
 
 
 @dataclass(frozen=True, slots=True)
