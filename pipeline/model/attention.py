@@ -1,0 +1,88 @@
+"""Multi-head attention whose mixing of tokens is handed in: within a frame, or across the frames of a stream."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .rope import Rotation
+
+EPS = 1e-5
+
+
+class Mixer(Protocol):
+    """Mixes the values of tokens by their queries and keys."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Queries and keys float32 or `value`'s dtype, all [F, P, H, D]; gives [F, P, H, D] in `value`'s dtype."""
+
+
+class MemoryStep(Protocol):
+    """One step of some streams' memory, as the cache backends implement it."""
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Store keys and values [F, P, H, D] of a layer."""
+
+    def attend(self, layer: int, query: Tensor) -> Tensor:
+        """Attention of queries [F, P, H, D] to what their streams remember, this step included."""
+
+
+def mix_frame(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Each frame alone, without positions: softmax(q k^T / sqrt(D)) v."""
+    heads_first = (tensor.to(value.dtype).transpose(1, 2) for tensor in (query, key, value))
+    return functional.scaled_dot_product_attention(*heads_first).transpose(1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameMixer:
+    """Each frame alone, with positions within the frame."""
+
+    rotation: Rotation
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return mix_frame(self.rotation.apply(query), self.rotation.apply(key), value)
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalMixer:
+    """Each frame with what its stream remembers. Keys go into the memory normalised and rotated."""
+
+    rotation: Rotation
+    memory: MemoryStep
+    layer: int
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        self.memory.append(self.layer, self.rotation.apply(key).to(value.dtype), value)
+        return self.memory.attend(self.layer, self.rotation.apply(query).to(value.dtype))
+
+
+class Attention(nn.Module):
+    """Projections around a mixer. Parameters: `qkv`, `proj`, and with `qk_norm` also `q_norm`, `k_norm`.
+
+    Args:
+        channels: C.
+        heads: H.
+        qk_norm: whether queries and keys are layer-normalised over D, in float32.
+        dtype: number format of the projections.
+    """
+
+    def __init__(self, channels: int, heads: int, *, qk_norm: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._heads = heads
+        head_dim = channels // heads
+        self.qkv = nn.Linear(channels, 3 * channels, dtype=dtype)
+        self.q_norm = nn.LayerNorm(head_dim, eps=EPS) if qk_norm else None
+        self.k_norm = nn.LayerNorm(head_dim, eps=EPS) if qk_norm else None
+        self.proj = nn.Linear(channels, channels, dtype=dtype)
+
+    def forward(self, tokens: Tensor, mix: Mixer) -> Tensor:
+        """Attention over tokens [F, P, C] in any float dtype; gives [F, P, C] in the projections' dtype."""
+        packed: Tensor = self.qkv(tokens.to(self.qkv.weight.dtype))
+        query, key, value = packed.unflatten(-1, (3, self._heads, -1)).unbind(2)  # [F, P, H, D] each
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query.float()), self.k_norm(key.float())
+        mixed = mix(query, key, value).flatten(-2)
+        out: Tensor = self.proj(mixed)
+        return out

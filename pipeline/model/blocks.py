@@ -1,0 +1,66 @@
+"""The transformer block that frame blocks, global blocks and DINOv2 share."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .attention import Attention, Mixer
+
+
+class LayerScale(nn.Module):
+    """A learnt factor `gamma` for each channel of a residual branch, in float32."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(channels))
+
+    def forward(self, tokens: Tensor, branch: Tensor) -> Tensor:
+        """tokens + gamma * branch, in the dtype of `tokens`."""
+        return torch.addcmul(tokens, branch.to(tokens.dtype), self.gamma)
+
+
+class Mlp(nn.Module):
+    """Two linear layers around an exact GELU, in `dtype`."""
+
+    def __init__(self, channels: int, hidden: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(channels, hidden, dtype=dtype)
+        self.fc2 = nn.Linear(hidden, channels, dtype=dtype)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden: Tensor = self.fc1(tokens.to(self.fc1.weight.dtype))
+        out: Tensor = self.fc2(functional.gelu(hidden))
+        return out
+
+
+class Block(nn.Module):
+    """x + ls1(attn(norm1 x)), then x + ls2(mlp(norm2 x)).
+
+    The residual stream and the norms are float32 whatever `dtype` the linear layers compute in: rounded to bfloat16 after
+    each of 48 blocks it would lose 1e-2 of its size.
+
+    Args:
+        channels: C.
+        heads: H.
+        hidden: channels inside the MLP.
+        eps: of the two norms.
+        qk_norm: see `Attention`.
+        dtype: number format of the linear layers.
+    """
+
+    def __init__(
+        self, channels: int, heads: int, hidden: int, *, eps: float, qk_norm: bool, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(channels, eps=eps)
+        self.attn = Attention(channels, heads, qk_norm=qk_norm, dtype=dtype)
+        self.ls1 = LayerScale(channels)
+        self.norm2 = nn.LayerNorm(channels, eps=eps)
+        self.mlp = Mlp(channels, hidden, dtype)
+        self.ls2 = LayerScale(channels)
+
+    def forward(self, tokens: Tensor, mix: Mixer) -> Tensor:
+        """Tokens float32 [F, P, C] to the same."""
+        tokens = self.ls1(tokens, self.attn(self.norm1(tokens), mix))
+        tokens = self.ls2(tokens, self.mlp(self.norm2(tokens)))
+        return tokens

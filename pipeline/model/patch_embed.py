@@ -1,0 +1,112 @@
+"""From pictures to patch tokens: a convolution (small models), or DINOv2 with registers (arXiv 2304.07193, 2309.16588)."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..config import NetworkConfig
+from .attention import mix_frame
+from .blocks import Block
+
+DINO_EPS = 1e-6
+DINO_GRID = 37
+DINO_REGISTERS = 4
+DINO_MLP_RATIO = 4
+KEPT_GRIDS = 8
+"""Grids whose resampled position embedding is kept: cameras of more sizes than this are recomputed each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class DinoShape:
+    """Size of a DINOv2 model."""
+
+    channels: int
+    heads: int
+    depth: int
+
+
+class ConvPatches(nn.Module):
+    """One convolution, a patch wide and a patch apart."""
+
+    def __init__(self, channels: int, patch_size: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(3, channels, patch_size, stride=patch_size, dtype=dtype)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalised pictures [F, 3, h, w] to patch tokens float32 [F, rows * cols, C], row by row."""
+        grid: Tensor = self.proj(images.to(self.proj.weight.dtype))
+        return grid.flatten(2).transpose(1, 2).float()
+
+
+class DinoPatches(nn.Module):
+    """DINOv2 with registers; its patch tokens after the final norm."""
+
+    def __init__(self, shape: DinoShape, patch_size: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        channels = shape.channels
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, channels))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + DINO_GRID**2, channels))
+        self.register_tokens = nn.Parameter(torch.zeros(1, DINO_REGISTERS, channels))
+        self.patch_embed = ConvPatches(channels, patch_size, dtype)
+        self.blocks = nn.ModuleList(
+            Block(channels, shape.heads, DINO_MLP_RATIO * channels, eps=DINO_EPS, qk_norm=False, dtype=dtype)
+            for _ in range(shape.depth)
+        )
+        self.norm = nn.LayerNorm(channels, eps=DINO_EPS)
+        self._patch_size = patch_size
+        self._positions: dict[tuple[int, int], Tensor] = {}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalised pictures [F, 3, h, w] to patch tokens float32 [F, rows * cols, C], row by row."""
+        frames, _, height, width = images.shape
+        patches = self.patch_embed(images) + self._patch_positions(height // self._patch_size, width // self._patch_size)
+        first = (self.cls_token + self.pos_embed[:, :1]).expand(frames, -1, -1)
+        tokens = torch.cat((first, self.register_tokens.expand(frames, -1, -1), patches), dim=1)
+        for block in self.blocks:
+            tokens = block(tokens, mix_frame)
+        out: Tensor = self.norm(tokens[:, 1 + DINO_REGISTERS :])
+        return out
+
+    def _patch_positions(self, rows: int, columns: int) -> Tensor:
+        kept = self._positions.get((rows, columns))
+        if kept is None:
+            while len(self._positions) >= KEPT_GRIDS:
+                self._positions.pop(next(iter(self._positions)))
+            kept = self._positions[rows, columns] = self._resampled(rows, columns)
+        return kept
+
+    def _resampled(self, rows: int, columns: int) -> Tensor:
+        learnt = self.pos_embed[:, 1:].unflatten(1, (DINO_GRID, DINO_GRID)).permute(0, 3, 1, 2)
+        resized = functional.interpolate(learnt, size=(rows, columns), mode="bicubic", antialias=True)
+        return resized.flatten(2).transpose(1, 2)  # [1, rows * columns, C]
+
+
+def make_patch_embed(network: NetworkConfig, dtype: torch.dtype) -> ConvPatches | DinoPatches:
+    """The patch embedding that the network names.
+
+    Raises:
+        ValueError: the network's channels are not those of the DINOv2 model.
+    """
+    if network.patch_embed == "conv":
+        return ConvPatches(network.channels, network.patch_size, dtype)
+    shape = _dino_shape(network)
+    if shape.channels != network.channels:
+        raise ValueError(f"{network.patch_embed} has {shape.channels} channels, the network has {network.channels}")
+    return DinoPatches(shape, network.patch_size, dtype)
+
+
+def _dino_shape(network: NetworkConfig) -> DinoShape:
+    match network.patch_embed:
+        case "dinov2_vits14_reg":
+            return DinoShape(channels=384, heads=6, depth=12)
+        case "dinov2_vitb14_reg":
+            return DinoShape(channels=768, heads=12, depth=12)
+        case "dinov2_vitl14_reg":
+            return DinoShape(channels=1024, heads=16, depth=24)
+        case "conv":
+            raise ValueError("the conv embedding is no DINOv2 model")
+        case _:
+            assert_never(network.patch_embed)

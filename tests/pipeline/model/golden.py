@@ -1,0 +1,125 @@
+"""The golden files' weights, pictures and runs, by the rules that the reference's outputs were made with."""
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retinad.pipeline.cache.dense import DenseStep, StreamState
+from retinad.pipeline.cache.ledger import Layout, Ledger
+from retinad.pipeline.config import NetworkConfig, RetentionConfig, StreamConfig
+from retinad.pipeline.model.aggregator import Aggregator, FrameNumbers, LayerOutput
+
+DATA = Path(__file__).parents[2] / "data" / "golden"
+TOLERANCE = 2e-6
+"""Of the largest magnitude. A right implementation agrees to 3e-7; a wrong LayerNorm eps moves outputs by 1e-6 to 7e-6."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One golden file: its name, the pictures' seed, count and size, the network, and what the stream remembers."""
+
+    name: str
+    seed: int
+    frames: int
+    height: int
+    width: int
+    network: NetworkConfig
+    stream: StreamConfig
+
+
+def conv(*, rope3d: bool = True) -> NetworkConfig:
+    return NetworkConfig(channels=1024, heads=16, depth=2, patch_embed="conv", rope3d=rope3d)
+
+
+def dinov2_small() -> NetworkConfig:
+    return NetworkConfig(channels=384, heads=6, depth=2, patch_embed="dinov2_vits14_reg", rope3d=False)
+
+
+def cases() -> tuple[Case, ...]:
+    no_special, camera_only = RetentionConfig(cross_frame_special=False), RetentionConfig(camera_only=True)
+    return (
+        Case("stream_rope3d", 1, 9, 42, 56, conv(), StreamConfig(2, 3)),
+        Case("stream_rope2d", 2, 8, 56, 42, conv(rope3d=False), StreamConfig(2, 3)),
+        Case("stream_camera_only", 3, 7, 42, 42, conv(), StreamConfig(1, 2, retention=camera_only)),
+        Case("stream_no_special", 4, 8, 42, 42, conv(), StreamConfig(2, 2, retention=no_special)),
+        Case("stream_keyframes", 5, 11, 42, 56, conv(), StreamConfig(2, 2, keyframe_interval=3)),
+        Case("stream_dinov2_small", 6, 6, 56, 70, dinov2_small(), StreamConfig(2, 3)),
+    )
+
+
+def weight(name: str, shape: tuple[int, ...]) -> Tensor:
+    """The value of the weight `name`, float32."""
+    drawn = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode()))).standard_normal(shape)
+    return torch.from_numpy(_scaled(drawn, name.split(".")).astype(np.float32))
+
+
+def _scaled(drawn: np.ndarray, parts: list[str]) -> np.ndarray:
+    leaf, parent = parts[-1], parts[-2] if len(parts) > 1 else ""
+    if leaf == "gamma":
+        return 0.3 + 0.1 * drawn
+    if "norm" in parent and leaf == "weight":
+        return 1 + 0.1 * drawn
+    if leaf == "bias":
+        return 0.02 * drawn
+    if leaf == "weight" and drawn.ndim > 1:
+        return drawn / np.sqrt(np.prod(drawn.shape[1:]))
+    return 0.5 * drawn
+
+
+def state_dict(model: nn.Module) -> dict[str, Tensor]:
+    return {name: weight(name, tuple(value.shape)) for name, value in model.state_dict().items()}
+
+
+def aggregator(network: NetworkConfig) -> Aggregator:
+    with torch.device("meta"):
+        model = Aggregator(network, torch.float32)
+    model.load_state_dict(state_dict(model), assign=True)
+    return model.requires_grad_(False)
+
+
+def pictures(seed: int, frames: int, height: int, width: int) -> Tensor:
+    """float32 [frames, 3, height, width] in [0, 1)."""
+    drawn = np.random.Generator(np.random.PCG64(seed)).random((1, frames, 3, height, width), dtype=np.float32)
+    return torch.from_numpy(drawn[0])
+
+
+def new_state(model: Aggregator, stream: StreamConfig, height: int, width: int) -> StreamState:
+    network = model.network
+    tokens = (height // network.patch_size) * (width // network.patch_size) + model.special_tokens
+    layout = Layout.of(stream, tokens, model.special_tokens)
+    return StreamState.allocate(
+        Ledger(layout), network.depth, network.heads, model.head_dim, torch.float32, torch.device("cpu")
+    )
+
+
+def run_step(
+    model: Aggregator, states: list[StreamState], frames: list[Tensor], *, shift: int = 0
+) -> tuple[LayerOutput, ...]:
+    """One step: `frames[i]` [f, 3, h, w] into `states[i]`, with all times moved on by `shift`."""
+    step = DenseStep(states, [len(part) for part in frames])
+    counts = [number for plan in step.plans for number in plan.frame_numbers]
+    scale_frames = [s.ledger.layout.scale_frames for s, plan in zip(states, step.plans, strict=True) for _ in plan.places]
+    numbers = FrameNumbers(
+        times=tuple(number + shift for number in counts),
+        first=tuple(number == 0 for number in counts),
+        scale=tuple(number < most for number, most in zip(counts, scale_frames, strict=True)),
+    )
+    outputs = model(torch.cat(frames), numbers, step, tuple(range(model.network.depth)))
+    step.commit()
+    return outputs
+
+
+def features(outputs: tuple[LayerOutput, ...]) -> Tensor:
+    """[F, layers, P, 2C]."""
+    return torch.stack([torch.cat((output.frame, output.across), dim=-1) for output in outputs], dim=1)
+
+
+def run_stream(model: Aggregator, state: StreamState, images: Tensor, *, shift: int = 0) -> Tensor:
+    """A whole stream as the reference runs it: the scale frames in one step, then one frame a step."""
+    first = state.ledger.layout.scale_frames
+    parts = [images[:first], *images[first:].split(1)] if len(images) > first else [images]
+    return torch.cat([features(run_step(model, [state], [part], shift=shift)) for part in parts])

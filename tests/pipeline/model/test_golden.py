@@ -1,0 +1,18 @@
+"""The aggregator gives the reference implementation's numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+from .golden import DATA, TOLERANCE, Case, aggregator, cases, new_state, pictures, run_stream
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_stream_equals_the_reference(case: Case) -> None:
+    expected = np.load(DATA / f"{case.name}.npz")["features"]
+    with torch.inference_mode():
+        model = aggregator(case.network)
+        state = new_state(model, case.stream, case.height, case.width)
+        actual = run_stream(model, state, pictures(case.seed, case.frames, case.height, case.width))
+    error = np.abs(actual[..., ::8].numpy() - expected).max() / np.abs(expected).max()
+    assert error <= TOLERANCE
