@@ -1,0 +1,86 @@
+"""From the model's features to the header and the tensor bytes of a message, without copying a tensor."""
+
+import time
+
+import numpy as np
+
+from retinad.client.wire import FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
+
+from .frames import Features, FeatureTensor
+
+
+def features_header(
+    features: Features,
+    *,
+    instance: str,
+    model: ModelHeader,
+    seq: int,
+    dropped_total: int,
+    failed_total: int,
+    model_done_ns: int,
+) -> FeaturesHeader:
+    """The header of the message for these features, stamped with the present time.
+
+    Args:
+        features: what is published.
+        instance: the service's start.
+        model: what made the features.
+        seq: the record's number within the stream epoch.
+        dropped_total: frames of the camera dropped so far.
+        failed_total: frames of the camera without features so far.
+        model_done_ns: `time.monotonic_ns()` at the end of the model's step.
+    """
+    stamp = features.stamp
+    stages = features.latency_us
+    return FeaturesHeader(
+        camera=stamp.camera,
+        instance=instance,
+        stream_epoch=stamp.stream_epoch,
+        seq=seq,
+        source_seq=stamp.source_seq,
+        dropped_total=dropped_total,
+        failed_total=failed_total,
+        capture_unix_ns=stamp.capture_unix_ns,
+        capture_monotonic_ns=stamp.capture_monotonic_ns,
+        publish_unix_ns=time.time_ns(),
+        pts_ns=stamp.pts_ns,
+        epoch=features.epoch,
+        epoch_frame=features.epoch_frame,
+        keyframe=features.keyframe,
+        flags=tuple(sorted(features.flags)),
+        source_size=stamp.source_size,
+        model_size=features.model_size,
+        grid=features.grid,
+        to_source=features.to_source,
+        model=model,
+        latency_us=LatencyHeader(
+            queue=stages.get("queue", 0),
+            preprocess=stages.get("preprocess", 0),
+            model=stages.get("model", 0),
+            publish=max(0, time.monotonic_ns() - model_done_ns) // 1000,
+        ),
+        tensors=tuple(tensor_header(tensor) for tensor in features.tensors),
+    )
+
+
+def tensor_header(tensor: FeatureTensor) -> TensorHeader:
+    """How a tensor is described on the wire."""
+    return TensorHeader(
+        name=tensor.name,
+        dtype="bf16" if tensor.is_bfloat16 else tensor.data.dtype.str,
+        shape=tensor.data.shape,
+        nbytes=tensor.data.nbytes,
+        layer=tensor.layer,
+        group=tensor.group,
+    )
+
+
+def tensor_bytes(tensor: FeatureTensor) -> memoryview:
+    """A view of a tensor's bytes.
+
+    Raises:
+        ValueError: the tensor is not C-contiguous.
+    """
+    if not tensor.data.flags.c_contiguous:
+        raise ValueError(f"tensor {tensor.name} is not C-contiguous")
+    return memoryview(tensor.data.reshape(-1).view(np.uint8))

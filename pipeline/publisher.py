@@ -1,0 +1,246 @@
+"""The publisher: puts records, states and greetings on the wire, and says who is there.
+
+It belongs to the event loop's thread, and nothing here blocks.
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from retinad.client.wire import (
+    Buffer,
+    EndHeader,
+    HelloHeader,
+    ModelHeader,
+    ServiceHeader,
+    StatusHeader,
+    encode,
+    encode_features,
+)
+
+from .config import PublishConfig
+from .endpoints import check_endpoints, ipc_lock
+from .errors import PublishError
+from .frames import Features
+from .messages import features_header, tensor_bytes
+from .publish_socket import PublishSocket, open_socket
+
+HELLO_INTERVAL_S = 0.1
+"""New subscriptions are answered with one `hello` in this time, however many come."""
+
+_HELLO_TOPIC = b"hello/"
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherStatistics:
+    """What went out, and to how many. ZeroMQ does not tell which messages it dropped for a slow subscriber.
+
+    Attributes:
+        sent_messages: messages published, of all kinds.
+        sent_bytes: bytes of them, counted once however many subscribers there are.
+        hello_messages: those that were `hello`.
+        peers: connections open now (one that never finishes its handshake counts for some seconds).
+        connections_total: connections accepted.
+        handshake_failures: connections that failed their handshake.
+        unauthorized: CURVE clients turned away since their key is not in the list.
+        subscriptions_total: subscriptions received.
+        send_hwm: messages kept for one slow subscriber at most.
+    """
+
+    sent_messages: int = 0
+    sent_bytes: int = 0
+    hello_messages: int = 0
+    peers: int = 0
+    connections_total: int = 0
+    handshake_failures: int = 0
+    unauthorized: int = 0
+    subscriptions_total: int = 0
+    send_hwm: int = 0
+
+
+class Publisher:
+    """Publishes at the config's endpoints. Use it as a context manager, on one thread.
+
+    Args:
+        config: where and how.
+        largest_message_bytes: size of the largest record: with it `buffer_mb` becomes a number of messages, at least 2.
+        describe: gives the present content of `hello`; the fields that the publisher knows itself are filled in.
+        instance: random for each start of the service; None for a new one.
+    """
+
+    def __init__(
+        self,
+        config: PublishConfig,
+        *,
+        largest_message_bytes: int,
+        describe: Callable[[], HelloHeader],
+        instance: str | None = None,
+    ) -> None:
+        self.instance = instance or secrets.token_hex(8)
+        self._config = config
+        self._send_hwm = max(2, config.buffer_mb * (1 << 20) // max(1, largest_message_bytes))
+        self._describe = describe
+        self._resources = ExitStack()
+        self._socket: PublishSocket | None = None
+        self._opened_s = time.monotonic()
+        self._hello_due_s = 0.0
+        self._hello_sent_s = float("-inf")
+        self._loop_lag_ms = 0.0
+        self._sent_messages = 0
+        self._sent_bytes = 0
+        self._hello_messages = 0
+        self._subscriptions = 0
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Where the publisher is bound, with the real port in place of 0; empty while it is closed."""
+        return self._socket.endpoints if self._socket else ()
+
+    def open(self) -> None:
+        """Bind all endpoints.
+
+        Raises:
+            PublishError: an endpoint is in use, cannot be bound or is not safe as configured, or a key cannot be read.
+        """
+        check_endpoints(self._config)
+        with ExitStack() as resources:
+            # Closed in the reverse order: an endpoint's lock is let go only when the socket no longer uses it.
+            for endpoint in self._config.endpoints:
+                resources.enter_context(ipc_lock(endpoint))
+            self._socket = resources.enter_context(open_socket(self._config, self._send_hwm))
+            self._resources = resources.pop_all()
+        self._opened_s = self._hello_due_s = time.monotonic()
+
+    def close(self) -> None:
+        """Send what waits, for half a second at most, and unbind. Idempotent."""
+        self._socket = None
+        self._resources.close()
+
+    def publish_features(
+        self,
+        features: Features,
+        *,
+        model: ModelHeader,
+        seq: int,
+        dropped_total: int,
+        failed_total: int,
+        model_done_ns: int,
+    ) -> None:
+        """Publish one record; its tensors are sent without a copy, and must never be written again.
+
+        Args:
+            features: what the model made of a frame.
+            model: the model.
+            seq: the record's number within its stream epoch, from 0, without holes.
+            dropped_total: frames of this camera dropped so far.
+            failed_total: frames of this camera without features so far.
+            model_done_ns: `time.monotonic_ns()` at the end of the model's step.
+
+        Raises:
+            PublishError: the publisher is closed, or the socket cannot send.
+            ValueError: a tensor is not C-contiguous, or of a dtype that has no place on the wire.
+        """
+        header = features_header(
+            features,
+            instance=self.instance,
+            model=model,
+            seq=seq,
+            dropped_total=dropped_total,
+            failed_total=failed_total,
+            model_done_ns=model_done_ns,
+        )
+        self._send(encode_features(header, [tensor_bytes(tensor) for tensor in features.tensors]))
+
+    def publish_status(self, status: StatusHeader, *, loop_lag_ms: float = 0.0) -> None:
+        """Publish a camera's state, with the service's own figures filled in.
+
+        Args:
+            status: the state; `instance`, `publish_unix_ns` and `service` are replaced.
+            loop_lag_ms: how late the event loop ran in the last interval.
+        """
+        self._loop_lag_ms = loop_lag_ms
+        stamped = msgspec.structs.replace(
+            status, instance=self.instance, publish_unix_ns=time.time_ns(), service=self._service()
+        )
+        self._send(encode(stamped))
+
+    def publish_end(self, end: EndHeader) -> None:
+        """Publish that a camera is finished; `instance` and `publish_unix_ns` are filled in."""
+        self._send(encode(msgspec.structs.replace(end, instance=self.instance, publish_unix_ns=time.time_ns())))
+
+    def publish_hello(self) -> None:
+        """Publish `hello` now, for instance since the cameras have changed. `poll` repeats it."""
+        self._hello_sent_s = time.monotonic()
+        self._hello_due_s = self._hello_sent_s + self._config.heartbeat_s
+        self._hello_messages += 1
+        hello = msgspec.structs.replace(
+            self._describe(),
+            instance=self.instance,
+            publish_unix_ns=time.time_ns(),
+            endpoints=self.endpoints,
+            heartbeat_s=self._config.heartbeat_s,
+            service=self._service(),
+        )
+        self._send(encode(hello))
+
+    def poll(self) -> None:
+        """Let new subscribers in, count peers, and send `hello` where it is due. Cheap; call it every 50 ms or so."""
+        socket = self._opened()
+        socket.take_events()
+        subscriptions = socket.take_subscriptions()
+        self._subscriptions += len(subscriptions)
+        if any(_HELLO_TOPIC.startswith(prefix) for prefix in subscriptions):
+            self._hello_due_s = min(self._hello_due_s, self._hello_sent_s + HELLO_INTERVAL_S)
+        if time.monotonic() >= self._hello_due_s:
+            self.publish_hello()
+
+    def statistics(self) -> PublisherStatistics:
+        """The counters since the publisher was opened."""
+        socket = self._opened()
+        return PublisherStatistics(
+            sent_messages=self._sent_messages,
+            sent_bytes=self._sent_bytes,
+            hello_messages=self._hello_messages,
+            peers=socket.accepted - socket.disconnected,
+            connections_total=socket.accepted,
+            handshake_failures=socket.handshake_failures,
+            unauthorized=socket.unauthorized,
+            subscriptions_total=self._subscriptions,
+            send_hwm=self._send_hwm,
+        )
+
+    def _send(self, parts: list[Buffer]) -> None:
+        self._opened().send(parts)
+        self._sent_messages += 1
+        self._sent_bytes += sum(len(part) for part in parts)
+
+    def _opened(self) -> PublishSocket:
+        if self._socket is None:
+            raise PublishError("the publisher is closed")
+        return self._socket
+
+    def _service(self) -> ServiceHeader:
+        statistics = self.statistics()
+        return ServiceHeader(
+            uptime_s=round(time.monotonic() - self._opened_s, 3),
+            loop_lag_ms=self._loop_lag_ms,
+            peers=statistics.peers,
+            sent_messages=statistics.sent_messages,
+            sent_bytes=statistics.sent_bytes,
+            handshake_failures=statistics.handshake_failures,
+        )

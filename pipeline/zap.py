@@ -1,0 +1,29 @@
+"""Who may subscribe: answers to ZeroMQ's authentication requests (ZAP 1.0, rfc.zeromq.org/spec/27), as plain values.
+
+Without such answers CURVE encrypts, but any client with any key pair gets in.
+"""
+
+from collections.abc import Sequence
+
+ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+"""Where libzmq looks for whoever answers."""
+
+_REQUEST_PARTS = 7
+
+
+def zap_reply(request: Sequence[bytes], authorized_keys: frozenset[bytes]) -> list[bytes]:
+    """The answer to one request: 200 for a CURVE client whose public key is in the list, 400 for anyone else.
+
+    Args:
+        request: version, request id, domain, address, identity, mechanism, the client's public key.
+        authorized_keys: public keys of 32 bytes.
+    """
+    request_id = request[1] if len(request) > 1 else b""
+    if (
+        len(request) == _REQUEST_PARTS
+        and request[0] == b"1.0"
+        and request[5] == b"CURVE"
+        and request[6] in authorized_keys
+    ):
+        return [b"1.0", request_id, b"200", b"OK", b"", b""]
+    return [b"1.0", request_id, b"400", b"this key is not authorised", b"", b""]
