@@ -74,7 +74,7 @@ def check_inputs(
     Raises ValueError naming the argument, the shape (or value) expected and the one that came.
     """
     B, T, H, HV, K, V = _token_sizes(q, k, v, g, beta)
-    N = _sequences(B, T, cu_seqlens, cu_seqlens_cpu)
+    N = count_sequences(B, T, cu_seqlens, cu_seqlens_cpu)
     shape = KdaShape(B, T, H, HV, K, V, N, K**-0.5 if scale is None else float(scale))
     _check_options(use_gate_in_kernel, lower_bound, use_beta_sigmoid_in_kernel, allow_neg_eigval, chunk_size)
     if A_log is not None:
@@ -87,6 +87,28 @@ def check_inputs(
             raise ValueError(f"{name}: expected one of {sorted(map(str, dtypes))}, got {tensor.dtype}")
     _check_devices(q.device, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, state_indices)
     return shape
+
+
+def count_sequences(B: int, T: int, cu_seqlens: torch.Tensor | None, cu_seqlens_cpu: torch.Tensor | None = None) -> int:
+    """Number of sequences of a [B, T, ...] batch, cut by `cu_seqlens` if given; ValueError if the cuts do not fit."""
+    if cu_seqlens is None:
+        if cu_seqlens_cpu is not None:
+            raise ValueError("cu_seqlens_cpu: expected None where cu_seqlens is None, got a tensor")
+        return B
+    _expect_indices("cu_seqlens", cu_seqlens)
+    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] == 0:
+        raise ValueError(f"cu_seqlens: expected shape [N+1], got {list(cu_seqlens.shape)}")
+    if B != 1:
+        raise ValueError(f"cu_seqlens: expected B = 1 with it (sequences lie end to end), got B = {B}")
+    if cu_seqlens_cpu is not None:
+        _expect_indices("cu_seqlens_cpu", cu_seqlens_cpu)
+        _expect("cu_seqlens_cpu", cu_seqlens_cpu, tuple(cu_seqlens.shape), "[N+1]")
+        if cu_seqlens_cpu.device.type != "cpu":
+            raise ValueError(f"cu_seqlens_cpu: expected a CPU tensor, got one on {cu_seqlens_cpu.device}")
+        _check_cuts("cu_seqlens_cpu", cu_seqlens_cpu.tolist(), T)
+    if cu_seqlens.device.type == "cpu":
+        _check_cuts("cu_seqlens", cu_seqlens.tolist(), T)
+    return int(cu_seqlens.shape[0]) - 1
 
 
 def sequence_bounds(shape: KdaShape, cu_seqlens: torch.Tensor | None) -> list[tuple[int, int]]:
@@ -117,27 +139,6 @@ def _token_sizes(
     if not (0 < V <= MAX_HEAD_DIM):
         raise ValueError(f"v: expected 1 <= V <= {MAX_HEAD_DIM}, got V = {V}")
     return B, T, H, HV, K, V
-
-
-def _sequences(B: int, T: int, cu_seqlens: torch.Tensor | None, cu_seqlens_cpu: torch.Tensor | None) -> int:
-    if cu_seqlens is None:
-        if cu_seqlens_cpu is not None:
-            raise ValueError("cu_seqlens_cpu: expected None where cu_seqlens is None, got a tensor")
-        return B
-    _expect_indices("cu_seqlens", cu_seqlens)
-    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] == 0:
-        raise ValueError(f"cu_seqlens: expected shape [N+1], got {list(cu_seqlens.shape)}")
-    if B != 1:
-        raise ValueError(f"q: expected shape [1, T, H, K] with cu_seqlens, got B = {B}")
-    if cu_seqlens_cpu is not None:
-        _expect_indices("cu_seqlens_cpu", cu_seqlens_cpu)
-        _expect("cu_seqlens_cpu", cu_seqlens_cpu, tuple(cu_seqlens.shape), "[N+1]")
-        if cu_seqlens_cpu.device.type != "cpu":
-            raise ValueError(f"cu_seqlens_cpu: expected a CPU tensor, got one on {cu_seqlens_cpu.device}")
-        _check_cuts("cu_seqlens_cpu", cu_seqlens_cpu.tolist(), T)
-    if cu_seqlens.device.type == "cpu":
-        _check_cuts("cu_seqlens", cu_seqlens.tolist(), T)
-    return int(cu_seqlens.shape[0]) - 1
 
 
 def _check_cuts(name: str, cuts: list[int], T: int) -> None:
@@ -173,12 +174,11 @@ def _check_state(
         if initial_state is not None:
             _expect("initial_state", initial_state, shape.state(state_v_first), f"[N, {layout}")
         return
-    _expect_indices("state_indices", state_indices)
-    _expect("state_indices", state_indices, (shape.N,), "[N]")
     if initial_state is None:
         raise ValueError(f"initial_state: expected a pool [slots, {layout} with state_indices, got None")
     slots = initial_state.shape[0] if initial_state.dim() else 0
     _expect("initial_state", initial_state, shape.state(state_v_first, slots), f"[slots, {layout}")
+    check_indices("state_indices", state_indices, shape.N, slots)
 
 
 def _check_devices(device: torch.device, *tensors: torch.Tensor | None) -> None:
@@ -191,6 +191,14 @@ def _check_devices(device: torch.device, *tensors: torch.Tensor | None) -> None:
 def _expect(name: str, tensor: torch.Tensor, shape: tuple[int, ...], letters: str) -> None:
     if tensor.shape != shape:
         raise ValueError(f"{name}: expected shape {letters} = {list(shape)}, got {list(tensor.shape)}")
+
+
+def check_indices(name: str, indices: torch.Tensor, N: int, slots: int) -> None:
+    """Raise ValueError unless `indices` is int32 or int64 [N]; values (-1 to slots - 1) only of a CPU tensor."""
+    _expect(name, indices, (N,), "[N]")
+    _expect_indices(name, indices)
+    if indices.device.type == "cpu" and N and not (int(indices.min()) >= -1 and int(indices.max()) < slots):
+        raise ValueError(f"{name}: expected values from -1 to {slots - 1}, got {indices.tolist()}")
 
 
 def _expect_indices(name: str, tensor: torch.Tensor) -> None:

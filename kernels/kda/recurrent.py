@@ -3,8 +3,9 @@
 import torch
 
 from .backend import runs_triton
-from .checks import KdaShape, check_inputs
+from .checks import check_inputs
 from .reference import recurrent_kda_reference
+from .state_pool import check_writing, clear_padding, gather_states, rows_are_dense, scatter_states
 
 
 def fused_recurrent_kda(
@@ -60,96 +61,34 @@ def fused_recurrent_kda(
         allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, cu_seqlens=cu_seqlens,
         cu_seqlens_cpu=cu_seqlens_cpu, state_indices=state_indices,
     )  # fmt: skip
-    _check_writing(shape, initial_state, state_indices, final_state_indices, inplace_final_state)
+    check_writing(shape.N, initial_state, state_indices, final_state_indices, inplace_final_state, torch.float32)
     written_indices = state_indices if final_state_indices is None else final_state_indices
     if not runs_triton(q.device):
         o, final = recurrent_kda_reference(
-            q, k, v, g, beta, scale=scale, initial_state=_gather(initial_state, state_indices),
+            q, k, v, g, beta, scale=scale, initial_state=gather_states(initial_state, state_indices),
             output_final_state=True, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
             use_gate_in_kernel=use_gate_in_kernel, A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound,
             use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel, allow_neg_eigval=allow_neg_eigval,
             state_v_first=state_v_first, cu_seqlens=cu_seqlens, compute_dtype=torch.float32,
         )  # fmt: skip
         assert final is not None
-        _clear_padding(o, final, state_indices, cu_seqlens)
+        clear_padding(o, final, state_indices, cu_seqlens)
         if inplace_final_state and initial_state is not None:
-            return o, _scatter(initial_state, final, state_indices, written_indices)
+            return o, scatter_states(initial_state, final, state_indices, written_indices)
         return o, final if output_final_state else None
 
     from .recurrent_triton import launch_recurrent
 
-    written = initial_state if inplace_final_state else None
+    read, written = initial_state, initial_state if inplace_final_state else None
+    if read is not None and not rows_are_dense(read):
+        read = read.contiguous()
     if output_final_state and not inplace_final_state:
         written = torch.empty(shape.state(state_v_first), dtype=torch.float32, device=q.device)
     o = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     launch_recurrent(
-        shape, (q, k, v, g, beta), (A_log, dt_bias, lower_bound), (_dense_rows(initial_state), written),
+        shape, (q, k, v, g, beta), (A_log, dt_bias, lower_bound), (read, written),
         (state_indices, written_indices if inplace_final_state else None), cu_seqlens, o,
         use_gate=use_gate_in_kernel, use_l2norm=use_qk_l2norm_in_kernel, state_v_first=state_v_first,
         beta_factor=(2 if allow_neg_eigval else 1) if use_beta_sigmoid_in_kernel else 0,
     )  # fmt: skip
     return o, written
-
-
-def _check_writing(
-    shape: KdaShape,
-    initial_state: torch.Tensor | None,
-    state_indices: torch.Tensor | None,
-    final_state_indices: torch.Tensor | None,
-    inplace: bool,
-) -> None:
-    if final_state_indices is not None:
-        if not inplace or state_indices is None:
-            raise ValueError("final_state_indices: expected inplace_final_state and state_indices with it")
-        if final_state_indices.shape != (shape.N,) or final_state_indices.dtype not in (torch.int32, torch.int64):
-            raise ValueError(
-                f"final_state_indices: expected int32 or int64 of shape [N] = [{shape.N}], "
-                f"got {final_state_indices.dtype} {list(final_state_indices.shape)}"
-            )
-    if not inplace:
-        return
-    if initial_state is None:
-        raise ValueError("initial_state: expected a tensor to write with inplace_final_state, got None")
-    if initial_state.dtype != torch.float32 or not _rows_are_dense(initial_state):
-        raise ValueError(
-            "initial_state: expected float32 with dense rows for inplace_final_state, "
-            f"got {initial_state.dtype} with strides {initial_state.stride()}"
-        )
-
-
-def _gather(states: torch.Tensor | None, indices: torch.Tensor | None) -> torch.Tensor | None:
-    if states is None or indices is None:
-        return states
-    return states[indices.long().clamp(min=0)]
-
-
-def _clear_padding(
-    o: torch.Tensor, final: torch.Tensor, indices: torch.Tensor | None, cu_seqlens: torch.Tensor | None
-) -> None:
-    if indices is None:
-        return
-    padding = indices < 0
-    final[padding] = 0
-    if cu_seqlens is None:
-        o[padding] = 0
-    else:
-        o[0, padding.repeat_interleave(cu_seqlens.diff())] = 0
-
-
-def _scatter(
-    states: torch.Tensor, final: torch.Tensor, read: torch.Tensor | None, written: torch.Tensor | None
-) -> torch.Tensor:
-    if read is None or written is None:
-        return states.copy_(final)
-    keep = (read >= 0) & (written >= 0)
-    states[written.long()[keep]] = final[keep]
-    return states
-
-
-def _rows_are_dense(states: torch.Tensor) -> bool:
-    _, _, rows, columns = states.shape
-    return states.stride()[1:] == (rows * columns, columns, 1)
-
-
-def _dense_rows(states: torch.Tensor | None) -> torch.Tensor | None:
-    return states if states is None or _rows_are_dense(states) else states.contiguous()

@@ -1,0 +1,70 @@
+"""What `state_indices` mean, once: the checks of a pool's rows, and reading and writing them in plain PyTorch.
+
+A pool is a tensor [slots, ...]; sequence n reads row state_indices[n] (-1 is padding: nothing read, outputs 0, nothing
+written) and, in place, writes row final_state_indices[n], by default the row it read (-1 skips the write).
+"""
+
+import torch
+
+from .checks import check_indices
+
+
+def check_writing(
+    N: int,
+    states: torch.Tensor | None,
+    state_indices: torch.Tensor | None,
+    final_state_indices: torch.Tensor | None,
+    inplace: bool,
+    dtype: torch.dtype,
+) -> None:
+    """Raise ValueError unless the states can be written as asked: in place they are `dtype`, with dense rows."""
+    if final_state_indices is not None:
+        if not inplace or state_indices is None or states is None:
+            raise ValueError("final_state_indices: expected inplace_final_state and state_indices with it")
+        check_indices("final_state_indices", final_state_indices, N, states.shape[0])
+    if not inplace:
+        return
+    if states is None:
+        raise ValueError("initial_state: expected a tensor to write with inplace_final_state, got None")
+    if states.dtype != dtype or not rows_are_dense(states):
+        raise ValueError(
+            f"initial_state: expected {dtype} with dense rows for inplace_final_state, "
+            f"got {states.dtype} with strides {list(states.stride())}"
+        )
+
+
+def rows_are_dense(states: torch.Tensor) -> bool:
+    """Whether each row of the pool is contiguous; the stride between rows is free."""
+    return states.shape[0] == 0 or states[0].is_contiguous()
+
+
+def gather_states(states: torch.Tensor | None, indices: torch.Tensor | None) -> torch.Tensor | None:
+    """The states of all sequences, some row for padding."""
+    if states is None or indices is None:
+        return states
+    return states[indices.long().clamp(min=0)]
+
+
+def clear_padding(
+    o: torch.Tensor, final: torch.Tensor, indices: torch.Tensor | None, cu_seqlens: torch.Tensor | None
+) -> None:
+    """Zero what padding sequences computed, in outputs [B, T, ...] and final states [N, ...], both mutated."""
+    if indices is None:
+        return
+    padding = indices < 0
+    final[padding] = 0
+    if cu_seqlens is None:
+        o[padding] = 0
+    else:
+        o[0, padding.repeat_interleave(cu_seqlens.diff())] = 0
+
+
+def scatter_states(
+    states: torch.Tensor, final: torch.Tensor, read: torch.Tensor | None, written: torch.Tensor | None
+) -> torch.Tensor:
+    """Write final states [N, ...] into the pool, which is mutated and returned."""
+    if read is None or written is None:
+        return states.copy_(final)
+    keep = (read >= 0) & (written >= 0)
+    states[written.long()[keep]] = final[keep]
+    return states
