@@ -1,0 +1,47 @@
+"""Models that can be asked for by name. A preset only fills in a configuration: every value can be overridden there."""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ..config import NetworkConfig, StreamConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named model.
+
+    Attributes:
+        name: as configured and published.
+        network: its shape.
+        image_width: width in pixels that pictures are fitted to.
+        stream: what a stream remembers by default.
+        layers: layer pairs that are published by default.
+    """
+
+    name: str
+    network: NetworkConfig
+    image_width: int
+    stream: StreamConfig
+    layers: tuple[int, ...]
+
+
+TINY = Preset(
+    name="tiny",
+    network=NetworkConfig(channels=256, heads=4, depth=4, patch_embed="conv"),
+    image_width=224,
+    stream=StreamConfig(scale_frames=4, window=16, history_frames=64),
+    layers=(0, 1, 2, 3),
+)
+"""Small enough for two CPU cores; no released weights exist for it."""
+
+LINGBOT_MAP = Preset(
+    name="lingbot-map",
+    network=NetworkConfig(),
+    image_width=518,
+    stream=StreamConfig(),
+    layers=(4, 11, 17, 23),
+)
+"""The shape of the released LingBot-Map checkpoints (arXiv 2604.14141)."""
+
+PRESETS = MappingProxyType({preset.name: preset for preset in (TINY, LINGBOT_MAP)})
+"""All presets by name; read-only."""

@@ -1,0 +1,158 @@
+"""From the model's tokens to published tensors: the wanted layers and token groups, in one buffer a step.
+
+The buffer is written once, in the output's number format, copied to the host once, and never written again: the arrays
+that are published are views of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .config import OutputConfig
+from .frames import FeatureTensor, TokenGroup
+from .model.aggregator import LayerOutput
+from .model.devices import torch_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class TokenShape:
+    """What a frame's tokens are: S special ones (camera, registers, scale), then a grid of patches, each of C channels."""
+
+    registers: int
+    grid: tuple[int, int]
+    channels: int
+
+    @property
+    def special(self) -> int:
+        """S."""
+        return self.registers + 2
+
+    @property
+    def tokens(self) -> int:
+        """P."""
+        return self.special + self.grid[0] * self.grid[1]
+
+    def group_shape(self, group: TokenGroup, pool: int) -> tuple[int, ...]:
+        """The shape of a published group, its channels left out."""
+        match group:
+            case TokenGroup.CAMERA | TokenGroup.SCALE:
+                return (1,)
+            case TokenGroup.REGISTERS:
+                return (self.registers,)
+            case TokenGroup.PATCH:
+                return self.grid
+            case TokenGroup.POOLED:
+                return (-(-self.grid[0] // pool), -(-self.grid[1] // pool))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    # Where one tensor of a frame stands in the frame's row of the buffer.
+    layer: int
+    group: TokenGroup
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedStep:
+    """What a step gave, on the host.
+
+    Attributes:
+        tensors: published tensors of each frame.
+        finite: whether all numbers of the deepest layer of each frame are finite (a non-finite number anywhere before it
+            would have reached it).
+    """
+
+    tensors: tuple[tuple[FeatureTensor, ...], ...]
+    finite: tuple[bool, ...]
+
+
+def pack(outputs: Sequence[LayerOutput], shape: TokenShape, config: OutputConfig) -> PackedStep:
+    """Gather the wanted groups of a step and bring them to the host: the step's only copy from the device.
+
+    A tensor's last axis is 2C: the frame block's output, then the global block's. `pooled` is the mean over `pool` x `pool`
+    patches; at the right and bottom edges, where fewer are left, over those. A number too large for float16 becomes inf.
+
+    Args:
+        outputs: the wanted layers' tokens, float32 [F, P, C] each.
+        shape: what the tokens are.
+        config: which groups, and in which number format.
+    """
+    places = _places([output.layer for output in outputs], shape, config)
+    frames, width = outputs[0].frame.shape[0], places[-1].stop
+    buffer = outputs[0].frame.new_empty((frames, width + 1), dtype=torch_dtype(config.dtype))
+    per_layer = len(config.tokens)
+    for index, place in enumerate(places):
+        _fill(buffer, place, outputs[index // per_layer], shape, config.pool)
+    buffer[:, width] = outputs[-1].across.isfinite().flatten(1).all(1)
+    rows = _as_numpy(_to_host(buffer))
+    views = tuple(_views(row, places, config) for row in rows)
+    return PackedStep(views, tuple(bool(row[width]) for row in rows))
+
+
+def _places(layers: Sequence[int], shape: TokenShape, config: OutputConfig) -> list[_Place]:
+    places: list[_Place] = []
+    start = 0
+    for layer in layers:
+        for group in config.tokens:
+            extent = (*shape.group_shape(group, config.pool), 2 * shape.channels)
+            stop = start + int(np.prod(extent))
+            places.append(_Place(layer, group, extent, start, stop))
+            start = stop
+    return places
+
+
+def _fill(buffer: Tensor, place: _Place, output: LayerOutput, shape: TokenShape, pool: int) -> None:
+    target = buffer[:, place.start : place.stop].unflatten(1, (*place.shape[:-1], 2, shape.channels))
+    for half, tokens in enumerate((output.frame, output.across)):
+        target[..., half, :] = _group(tokens, place.group, shape, pool)
+
+
+def _group(tokens: Tensor, group: TokenGroup, shape: TokenShape, pool: int) -> Tensor:
+    match group:
+        case TokenGroup.CAMERA:
+            return tokens[:, :1]
+        case TokenGroup.REGISTERS:
+            return tokens[:, 1 : shape.special - 1]
+        case TokenGroup.SCALE:
+            return tokens[:, shape.special - 1 : shape.special]
+    patches = tokens[:, shape.special :].unflatten(1, shape.grid)
+    if group is TokenGroup.PATCH:
+        return patches
+    pooled = functional.avg_pool2d(patches.permute(0, 3, 1, 2), pool, ceil_mode=True)
+    return pooled.permute(0, 2, 3, 1)
+
+
+def _to_host(buffer: Tensor) -> Tensor:
+    if buffer.device.type == "cpu":
+        return buffer
+    host = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=True)
+    host.copy_(buffer, non_blocking=True)
+    torch.cuda.current_stream(buffer.device).synchronize()
+    return host
+
+
+def _as_numpy(host: Tensor) -> npt.NDArray[np.generic]:
+    # numpy has no bfloat16: its bits travel as uint16, and any bits but zero mean true in the last column.
+    array: npt.NDArray[np.generic] = (host.view(torch.uint16) if host.dtype is torch.bfloat16 else host).numpy()
+    return array
+
+
+def _views(row: npt.NDArray[np.generic], places: list[_Place], config: OutputConfig) -> tuple[FeatureTensor, ...]:
+    return tuple(
+        FeatureTensor(
+            name=f"layer{place.layer}/{place.group}",
+            layer=place.layer,
+            group=place.group,
+            data=row[place.start : place.stop].reshape(place.shape),
+            is_bfloat16=config.dtype == "bfloat16",
+        )
+        for place in places
+    )
