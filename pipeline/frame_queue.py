@@ -80,6 +80,28 @@ class FrameQueue:
         self.counters.failed += 1
         self._notify()
 
+    def abandon(self) -> None:
+        """Count the frames in flight as failed: nobody waits for them any more."""
+        self.discard()
+        self.counters.failed += self.counters.in_flight
+        self._notify()
+
+    async def emptied(self) -> None:
+        """Wait until no frame waits in the queue (some may still be on their way through the model)."""
+        while self._frames:
+            await self._changed.wait()
+
+    def count_skipped(self, frames: int) -> None:
+        """Frames were captured, but discarded at the source because they came faster than they were taken."""
+        self.counters.captured += frames
+        self._settle(dropped=frames)
+
+    def count_unreadable(self, frames: int) -> None:
+        """Frames were captured, but could not be decoded."""
+        self.counters.captured += frames
+        self.counters.failed += frames
+        self._notify()
+
     async def settled(self) -> None:
         """Wait until every captured frame was published, dropped or failed."""
         while self.counters.in_flight:

@@ -1,0 +1,128 @@
+"""V4L2 devices (USB cameras), read by OpenCV's V4L2 backend and no other."""
+
+import errno
+import glob
+import os
+from collections.abc import Callable
+
+from ..config import CameraConfig
+from ..errors import SourceError, SourceFault
+from . import opencv
+from .messages import SourceInfo
+from .opencv import Backend, Property, Stream
+from .reader import Grabbed, UnreadablePicture
+from .slots import Pixels
+
+OpenStream = Callable[[str], Stream]
+
+
+def open_device(path: str, config: CameraConfig) -> "DeviceReader":
+    """Open a device. A link (`/dev/v4l/by-id/...`) is followed anew each time: replugging changes numbers.
+
+    Raises:
+        SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`.
+    """
+    opencv.set_device_timeout(config.stall_timeout_s)
+    target = os.path.realpath(path)
+    check_device(path, target)
+    return DeviceReader(path, config, Stream(target, Backend.V4L2, {}, path))
+
+
+class DeviceReader:
+    """An open device.
+
+    Args:
+        path: what messages call it.
+        config: what is asked of it: pixel format, then size, then rate; the later ones depend on the earlier.
+        stream: what reads it; closed with the reader.
+    """
+
+    def __init__(self, path: str, config: CameraConfig, stream: Stream) -> None:
+        self._path = path
+        self._stream = stream
+        asked = _asked(config)
+        for prop, value in asked.items():
+            stream.set(prop, value)
+        got = {prop: stream.get(prop) for prop in (Property.FOURCC, Property.WIDTH, Property.HEIGHT, Property.FPS)}
+        fps = got[Property.FPS]
+        self.info = SourceInfo(
+            backend="v4l2",
+            width=int(got[Property.WIDTH] or 0),
+            height=int(got[Property.HEIGHT] or 0),
+            fps=fps if fps is not None and fps > 0 else None,
+            codec=opencv.fourcc_text(got[Property.FOURCC]),
+            finite=False,
+            live=True,
+            notes=tuple(_differences(config, got)),
+        )
+
+    def grab(self) -> Grabbed | None:
+        """See `Reader`."""
+        if not self._stream.grab():
+            gone = not os.path.exists(self._path)
+            reason = (
+                "it was unplugged"
+                if gone
+                else "no frame came: unplugged, or too little USB bandwidth (try fourcc MJPG)"
+            )
+            raise SourceError(SourceFault.MISSING if gone else SourceFault.STALLED, f"{self._path} stopped: {reason}")
+        return Grabbed()
+
+    def retrieve(self, out: Pixels | None) -> Pixels:
+        """See `Reader`."""
+        pixels = self._stream.retrieve(out)
+        if pixels is None:
+            raise UnreadablePicture(f"a frame of {self._path} cannot be decoded")
+        return pixels
+
+    def close(self) -> None:
+        """See `Reader`."""
+        self._stream.close()
+
+
+def check_device(path: str, target: str) -> None:
+    """Open and close a device file, for a reason in words, which OpenCV does not give.
+
+    Raises:
+        SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`.
+    """
+    try:
+        os.close(os.open(target, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    except FileNotFoundError as exc:
+        raise SourceError(SourceFault.MISSING, f"there is no device {path}: {_present()}") from exc
+    except PermissionError as exc:
+        advice = "add it to group video (usermod -aG video USER; SupplementaryGroups=video in a systemd unit)"
+        raise SourceError(SourceFault.PERMISSION, f"device {path} may not be opened by this user: {advice}") from exc
+    except OSError as exc:
+        fault = SourceFault.MISSING if exc.errno in (errno.ENXIO, errno.ENODEV) else SourceFault.UNREADABLE
+        raise SourceError(fault, f"device {path} cannot be opened: {exc.strerror}") from exc
+
+
+def _present() -> str:
+    found = sorted(glob.glob("/dev/v4l/by-id/*")) or sorted(glob.glob("/dev/video*"))
+    return f"present are {', '.join(found)}" if found else "no video device is present"
+
+
+def _asked(config: CameraConfig) -> dict[Property, float]:
+    asked: dict[Property, float] = {}
+    if config.fourcc is not None:
+        asked[Property.FOURCC] = opencv.fourcc_number(config.fourcc)
+    if config.size is not None:
+        asked[Property.WIDTH], asked[Property.HEIGHT] = config.size
+    if config.fps is not None:
+        asked[Property.FPS] = config.fps
+    return asked
+
+
+def _differences(config: CameraConfig, got: dict[Property, float | None]) -> list[str]:
+    notes = []
+    size = (int(got[Property.WIDTH] or 0), int(got[Property.HEIGHT] or 0))
+    codec = opencv.fourcc_text(got[Property.FOURCC])
+    if config.fourcc is not None and codec != config.fourcc.rstrip():
+        notes.append(f"asked {config.fourcc}, got {codec or 'an unknown format'}")
+    if config.size is not None and size != config.size:
+        notes.append(f"asked {config.size[0]}x{config.size[1]}, got {size[0]}x{size[1]}")
+    fps = got[Property.FPS]
+    if config.fps is not None and (fps is None or abs(fps - config.fps) > 0.5):
+        notes.append(f"asked {config.fps:g} frames/s, got {'an unknown rate' if fps is None else f'{fps:g}'}")
+    return notes

@@ -1,0 +1,47 @@
+"""How a file says that its picture lies on its side, for formats that OpenCV leaves as they are (PNG, WebP)."""
+
+import struct
+
+import numpy as np
+
+from .slots import Pixels
+
+_ORIENTATION_TAG = 0x0112
+
+
+def orientation(data: bytes) -> int:
+    """The EXIF orientation of a PNG or WebP file: 1 to 8, 1 (upright) where there is none."""
+    marker = {b"\x89PNG": b"eXIf", b"RIFF": b"EXIF"}.get(data[:4])
+    start = data.find(marker) if marker else -1
+    if start < 0:
+        return 1
+    # In PNG the chunk's data follow its name; in WebP its length comes between, and some writers add JPEG's prefix.
+    tiff = data[start + (4 if data[:4] == b"\x89PNG" else 8) :].removeprefix(b"Exif\0\0")
+    try:
+        return _first_orientation(tiff)
+    except struct.error:
+        return 1
+
+
+def upright(image: Pixels, orientation: int) -> Pixels:
+    """The picture [H, W, 3] turned and mirrored as its orientation asks; a view."""
+    if orientation >= 5:
+        image = np.swapaxes(image, 0, 1)
+    if orientation in (3, 4, 7, 8):
+        image = image[::-1]
+    if orientation in (2, 3, 6, 7):
+        image = image[:, ::-1]
+    return image
+
+
+def _first_orientation(tiff: bytes) -> int:
+    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    if order is None:
+        return 1
+    (offset,) = struct.unpack_from(f"{order}I", tiff, 4)
+    (count,) = struct.unpack_from(f"{order}H", tiff, offset)
+    for entry in range(count):
+        tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, offset + 2 + 12 * entry)
+        if tag == _ORIENTATION_TAG:
+            return value if 1 <= value <= 8 else 1
+    return 1

@@ -1,0 +1,150 @@
+"""The one file that knows OpenCV. Its errors are translated here; its backends are always named, never guessed."""
+
+import math
+import os
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import SourceError, SourceFault
+from .slots import Pixels
+
+if TYPE_CHECKING:
+    import cv2
+else:
+    # OpenCV reads these from its process's environment, which belongs to one camera. They come before the import.
+    os.environ["OPENCV_LOG_LEVEL"] = "WARNING"
+    os.environ["OPENCV_FFMPEG_LOGLEVEL"] = "24"  # warnings, from which failures are classified
+    os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"] = str(2**27)  # 134 megapixels: a picture of 400 MB
+    os.environ["OPENCV_FFMPEG_DECODE_ATTEMPTS"] = "1024"  # corrupt packets in a row that a file goes on past
+    import cv2
+
+
+class Backend(IntEnum):
+    """OpenCV's names of what reads a source."""
+
+    FFMPEG = cv2.CAP_FFMPEG
+    V4L2 = cv2.CAP_V4L2
+
+
+class Property(IntEnum):
+    """Properties of a stream that sources use."""
+
+    WIDTH = cv2.CAP_PROP_FRAME_WIDTH
+    HEIGHT = cv2.CAP_PROP_FRAME_HEIGHT
+    FPS = cv2.CAP_PROP_FPS
+    FOURCC = cv2.CAP_PROP_FOURCC
+    FRAME_COUNT = cv2.CAP_PROP_FRAME_COUNT
+    POSITION_MS = cv2.CAP_PROP_POS_MSEC
+    AUTO_ORIENTATION = cv2.CAP_PROP_ORIENTATION_AUTO
+    OPEN_TIMEOUT_MS = cv2.CAP_PROP_OPEN_TIMEOUT_MSEC
+    READ_TIMEOUT_MS = cv2.CAP_PROP_READ_TIMEOUT_MSEC
+    THREADS = cv2.CAP_PROP_N_THREADS
+
+
+class Stream:
+    """An open OpenCV capture.
+
+    Args:
+        source: address or path, opened literally.
+        backend: what reads it.
+        settings: properties that count while it opens.
+        name: what messages call it.
+        fault: what a refusal is called, for which OpenCV gives no reason; what it printed may tell more.
+
+    Raises:
+        SourceError: `fault`.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        backend: Backend,
+        settings: Mapping[Property, int],
+        name: str,
+        fault: SourceFault = SourceFault.UNREADABLE,
+    ) -> None:
+        parameters = [int(number) for pair in settings.items() for number in pair]
+        self._name = name
+        try:
+            self._capture = cv2.VideoCapture(source, int(backend), parameters)
+        except cv2.error as exc:
+            raise SourceError(fault, f"{name} cannot be opened") from exc
+        if not self._capture.isOpened():
+            raise SourceError(fault, f"{name} cannot be opened")
+
+    def get(self, prop: Property) -> float | None:
+        """A property, or None where the backend knows none."""
+        value = float(self._capture.get(int(prop)))
+        return value if math.isfinite(value) else None
+
+    def set(self, prop: Property, value: float) -> bool:
+        """Ask for a property; whether the backend says that it took it, which is no promise."""
+        return bool(self._capture.set(int(prop), value))
+
+    def grab(self) -> bool:
+        """Go on to the next frame; False when none came."""
+        try:
+            return bool(self._capture.grab())
+        except cv2.error as exc:
+            raise SourceError(SourceFault.CODEC, f"{self._name} cannot be read: {exc}") from exc
+
+    def retrieve(self, out: Pixels | None) -> Pixels | None:
+        """The grabbed frame [H, W, 3] in BGR, in `out` if it fits; None when it cannot be decoded."""
+        try:
+            found, image = self._capture.retrieve(out)
+        except cv2.error as exc:
+            raise SourceError(SourceFault.CODEC, f"{self._name} cannot be decoded: {exc}") from exc
+        return None if not found else _as_pixels(image)
+
+    def close(self) -> None:
+        """Release the capture. Idempotent."""
+        self._capture.release()
+
+
+def set_rtsp_transport(transport: str) -> None:
+    """Choose the RTSP transport of this process, which reads one source only."""
+    os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] = f"rtsp_transport;{transport}"
+
+
+def set_device_timeout(timeout_s: float) -> None:
+    """Choose how long a read of a V4L2 device waits, in whole seconds."""
+    os.environ["OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"] = str(math.ceil(timeout_s))
+
+
+def fourcc_number(text: str) -> int:
+    """A four-character code as OpenCV's number."""
+    return int.from_bytes(text.encode("ascii"), "little")
+
+
+def fourcc_text(number: float | None) -> str:
+    """OpenCV's number as a four-character code, or an empty string."""
+    if number is None or not 0 < number < 2**32:
+        return ""
+    text = int(number).to_bytes(4, "little").decode("latin-1").rstrip(" \0")
+    return text if text.isascii() and text.isprintable() else ""
+
+
+def decode_picture(data: bytes, *, as_stored: bool) -> npt.NDArray[np.generic] | None:
+    """Decode a picture file, or None.
+
+    Args:
+        data: the file's bytes.
+        as_stored: channels, depth and orientation as in the file; if not, BGR of 8 bits, turned upright.
+    """
+    flags = cv2.IMREAD_UNCHANGED if as_stored else cv2.IMREAD_COLOR
+    try:
+        return cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error:
+        return None
+
+
+def _as_pixels(image: npt.NDArray[np.generic]) -> Pixels:
+    if image.ndim == 2:
+        return np.repeat(image.astype(np.uint8, copy=False)[:, :, None], 3, axis=2)
+    if image.dtype != np.uint8 or image.shape[2] != 3:
+        raise SourceError(SourceFault.CODEC, f"frames are {image.dtype} {image.shape}, not 3 channels of 8 bits")
+    return image.astype(np.uint8, copy=False)

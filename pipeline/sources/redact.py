@@ -1,0 +1,58 @@
+"""Keeps secrets out of everything people read: addresses of cameras hold passwords, and libraries quote addresses."""
+
+import re
+from urllib.parse import quote, unquote
+
+MASK = "***"
+_SECRET_KEYS = r"pass\w*|pwd|\w*token|\w*auth|\w*secret|sig|signature|\w*key|credentials?"
+_QUERY = re.compile(rf"([?&;](?:{_SECRET_KEYS})=)([^&\s\"'<>]*)", re.IGNORECASE)
+_USERINFO = re.compile(r"(\w[\w+.-]*://)[^\s\"'<>]*@")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]]+)(?::\d*)?(?=[/?#]|$)")
+
+
+def split_userinfo(url: str) -> tuple[str, str | None, str]:
+    """Split an address into `scheme://`, user information (as written, or None) and the rest.
+
+    The standard's reading comes first: user information ends at the last `@` before the first `/`, `?` or `#`. Where
+    that leaves no valid host, a password was written as it is, and it ends at the last `@` that a host follows.
+    """
+    scheme, _, body = url.partition("://")
+    authority = re.split(r"[/?#]", body, maxsplit=1)[0]
+    user, at, host = authority.rpartition("@")
+    if _HOST.fullmatch(host):
+        return f"{scheme}://", user if at else None, body[len(user) + len(at) :]
+    for match in reversed(list(re.finditer("@", body))):
+        if _HOST.match(body, match.end()):
+            return f"{scheme}://", body[: match.start()], body[match.end() :]
+    return f"{scheme}://", None, body
+
+
+def redact_url(url: str) -> str:
+    """The address without user information and secret query values: everything up to the last `@` is masked."""
+    if "://" not in url:
+        return url
+    return _QUERY.sub(rf"\1{MASK}", _USERINFO.sub(rf"\1{MASK}@", url))
+
+
+def mask(text: str, source: str) -> str:
+    """A text without the secrets of a source, in whatever spelling a library quotes them, or of any address."""
+    for secret in sorted(secrets_of(source), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return redact_url(text) if "://" in text else _QUERY.sub(rf"\1{MASK}", text)
+
+
+def secrets_of(source: str) -> frozenset[str]:
+    """The secrets in a source: passwords and secret query values; as written, decoded and encoded.
+
+    Where an address can be read in several ways, the secrets of every reading are in the set.
+    """
+    if "://" not in source:
+        return frozenset()
+    body = source.partition("://")[2]
+    found = {match[2] for match in _QUERY.finditer(source)}
+    for match in re.finditer("@", body):
+        userinfo = body[: match.start()]
+        found.add(userinfo.partition(":")[2] or userinfo)
+    found.add(split_userinfo(source)[1] or "")
+    spellings = {spelling for text in found for spelling in (text, unquote(text), quote(text), quote(text, safe=""))}
+    return frozenset(spelling for spelling in spellings if spelling)

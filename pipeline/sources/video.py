@@ -1,0 +1,113 @@
+"""Video files and network streams, read by OpenCV's FFmpeg backend."""
+
+import os
+
+from ..config import CameraConfig, CaptureMode
+from ..errors import SourceError, SourceFault
+from . import opencv
+from .messages import SourceInfo
+from .opencv import Backend, Property, Stream
+from .reader import Grabbed, UnreadablePicture
+from .redact import redact_url
+from .slots import Pixels
+
+_MOST_FPS = 1000.0
+_MOST_FRAMES = 10**9
+
+
+def open_file(path: str, config: CameraConfig) -> "VideoReader":
+    """Open a video file by its name as it is: `%`, `#` and spaces mean nothing.
+
+    Raises:
+        SourceError: `UNREADABLE`, `PERMISSION`.
+    """
+    _check_file(path)
+    stream = Stream(os.path.abspath(path), Backend.FFMPEG, _settings(config), path)
+    return VideoReader(stream, path, network=False)
+
+
+def open_stream(url: str, config: CameraConfig) -> "VideoReader":
+    """Open a network stream.
+
+    Raises:
+        SourceError: `UNREADABLE` where FFmpeg gives no reason but on its standard error.
+    """
+    opencv.set_rtsp_transport(config.transport)
+    name = redact_url(url)
+    stream = Stream(url, Backend.FFMPEG, _settings(config), name, SourceFault.CODEC)
+    return VideoReader(stream, name, network=True)
+
+
+class VideoReader:
+    """An open file or stream. Its end is an end only if it is finite; else it is a failure.
+
+    Args:
+        stream: what reads it; closed with the reader.
+        name: what messages call it.
+        network: whether it comes over a network.
+    """
+
+    def __init__(self, stream: Stream, name: str, *, network: bool) -> None:
+        self._stream = stream
+        self._name = name
+        stream.set(Property.AUTO_ORIENTATION, 1)  # its default has changed between OpenCV's releases
+        frames = _plausible(stream.get(Property.FRAME_COUNT), _MOST_FRAMES)
+        finite = frames is not None or not network
+        self.info = SourceInfo(
+            backend="ffmpeg",
+            width=int(stream.get(Property.WIDTH) or 0),
+            height=int(stream.get(Property.HEIGHT) or 0),
+            fps=_plausible(stream.get(Property.FPS), _MOST_FPS),
+            codec=opencv.fourcc_text(stream.get(Property.FOURCC)),
+            frame_count=None if frames is None else int(frames),
+            finite=finite,
+            live=not finite,
+        )
+
+    def grab(self) -> Grabbed | None:
+        """See `Reader`."""
+        if self._stream.grab():
+            position_ms = self._stream.get(Property.POSITION_MS)
+            return Grabbed(None if position_ms is None else round(position_ms * 1e6))
+        if self.info.finite:
+            return None
+        why = "the server closed it, or sent nothing for too long"
+        raise SourceError(SourceFault.STALLED, f"{self._name} stopped: {why}")
+
+    def retrieve(self, out: Pixels | None) -> Pixels:
+        """See `Reader`."""
+        pixels = self._stream.retrieve(out)
+        if pixels is None:
+            raise UnreadablePicture(f"a frame of {self._name} cannot be decoded")
+        return pixels
+
+    def close(self) -> None:
+        """See `Reader`."""
+        self._stream.close()
+
+
+def _settings(config: CameraConfig) -> dict[Property, int]:
+    settings = {
+        Property.OPEN_TIMEOUT_MS: round(config.connect_timeout_s * 1000),
+        Property.READ_TIMEOUT_MS: round(config.stall_timeout_s * 1000),
+    }
+    if config.mode is CaptureMode.LIVE:
+        settings[Property.THREADS] = 1  # FFmpeg's frame threads each hold a frame back
+    return settings
+
+
+def _check_file(path: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            empty = not file.read(1)
+    except PermissionError as exc:
+        advice = "change its owner or mode"
+        raise SourceError(SourceFault.PERMISSION, f"{path} may not be read by this user: {advice}") from exc
+    except OSError as exc:
+        raise SourceError(SourceFault.UNREADABLE, f"{path} cannot be read: {exc.strerror}") from exc
+    if empty:
+        raise SourceError(SourceFault.UNREADABLE, f"{path} is empty: it holds no video")
+
+
+def _plausible(value: float | None, most: float) -> float | None:
+    return value if value is not None and 0 < value <= most else None
