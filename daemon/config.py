@@ -1,0 +1,191 @@
+"""The service's whole configuration as one frozen value, read from one TOML file and the environment's overrides.
+
+This is one of the two files that read the process's environment (the other is `systemd.py`).
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig
+from retinad.pipeline.errors import ModelError
+from retinad.pipeline.sources.redact import secrets_of
+
+from .config_environment import TABLES, Directories, apply_overrides, find_directories, report_unknown
+from .config_errors import ConfigError, Problem, show_key, suggest
+from .config_locate import locate_keys
+from .config_model import ResolvedModel, resolve_model
+from .config_report import Report
+from .config_resolve import check_names, resolve_camera, resolve_publish, resolve_stream
+from .config_tables import CameraTable, ModelTable, PublishTable, ServiceTable, StreamTable
+
+__all__ = ["ConfigError", "LogConfig", "Problem", "ServiceConfig", "load_config"]
+
+_LARGEST_FILE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """The log, which goes to standard error.
+
+    Attributes:
+        level: lines below it are left out.
+        format: `console` for people, `json` for one JSON object a line, `auto` for console on a terminal, else json.
+    """
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "console", "json"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """All that the service is told; nothing in it is `auto` or unset any more but the log's format.
+
+    Attributes:
+        log: the log.
+        state_dir: folder for what survives a restart; not made yet.
+        runtime_dir: folder for sockets and locks; not made yet.
+        exit_when_done: whether the service stops, with exit code 0, once every source has ended.
+        publish: where and how records are published.
+        model: the model and where it runs.
+        cameras: at least one, each with a name of its own.
+        secrets: strings that must never be printed.
+    """
+
+    log: LogConfig
+    state_dir: Path
+    runtime_dir: Path
+    exit_when_done: bool
+    publish: PublishConfig
+    model: ModelConfig
+    cameras: tuple[CameraConfig, ...]
+    secrets: frozenset[str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    service: ServiceTable | None
+    publish: PublishTable | None
+    model: ModelTable | None
+    stream: StreamTable | None
+    cameras: tuple[CameraTable | None, ...]
+
+
+def load_config(path: Path, env: Mapping[str, str] = os.environ) -> ServiceConfig:
+    """Read, check and resolve a config.
+
+    Args:
+        path: the TOML file.
+        env: environment variables: `RETINAD_<TABLE>__<KEY>` overrides a key, and systemd's directories and credentials.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+        ModelError: the config is right, but the device that it names is not there.
+    """
+    text = _read(path)
+    raw = _parse(path, text)
+    data, variables, unknown = apply_overrides(raw, env)
+    report = Report(path, locate_keys(text), variables)
+    report_unknown(unknown, raw, report)
+    tables = _validate(data, report)
+    check_names(data.get("camera"), report)
+    return _resolve(tables, find_directories(env), env, report)
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no path can hold a null character"
+        raise ConfigError([Problem(str(path), None, None, "", f"cannot read the config: {reason}")]) from None
+    if len(content) > _LARGEST_FILE:
+        raise ConfigError([Problem(str(path), None, None, "", "cannot read the config: larger than 1 MiB")])
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - (content.rfind(b"\n", 0, error.start) + 1) + 1
+        raise ConfigError([Problem(str(path), line, column, "", "not UTF-8 text")]) from None
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        message = "Nested too deeply"
+    except ValueError as error:
+        message = str(error)
+    problem = _syntax_problem(path, text, message)
+    raise ConfigError([problem])
+
+
+def _syntax_problem(path: Path, text: str, message: str) -> Problem:
+    """The place that tomllib names; for a fault that it notes at the file's end, the last key before it."""
+    reason, _, place = message.partition(" (at ")
+    numbers = re.fullmatch(r"line (\d+), column (\d+)\)", place)
+    lines = text.split("\n")
+    line, column = (int(numbers[1]), int(numbers[2])) if numbers else (len(lines), len(lines[-1]) + 1)
+    last = locate_keys(text).last_before(line, column)
+    if last and not numbers:
+        line, column = last.line, last.column
+    hint = "a string needs quotes" if "Invalid value" in reason else ""
+    return Problem(str(path), line, column, show_key(last.path) if last else "", f"not TOML: {reason}", hint)
+
+
+def _validate(data: dict[str, Any], report: Report) -> _Tables:
+    for key in data:
+        if key not in TABLES and key != "camera":
+            known = [*TABLES, "camera"]
+            report.add((key,), "unknown table", suggest(key, known) or f"known tables: {', '.join(known)}")
+    cameras = data.get("camera", [])
+    if not isinstance(cameras, list) or not cameras:
+        report.add(
+            ("camera",), "expected at least one [[camera]]", 'the simplest: name = "demo", source = "synthetic:"'
+        )
+        cameras = []
+    return _Tables(
+        service=report.validate(ServiceTable, data.get("service", {}), ("service",)),
+        publish=report.validate(PublishTable, data.get("publish", {}), ("publish",)),
+        model=report.validate(ModelTable, data.get("model", {}), ("model",)),
+        stream=report.validate(StreamTable, data.get("stream", {}), ("stream",)),
+        cameras=tuple(report.validate(CameraTable, camera, ("camera", n)) for n, camera in enumerate(cameras)),
+    )
+
+
+def _resolve(tables: _Tables, directories: Directories, env: Mapping[str, str], report: Report) -> ServiceConfig:
+    service = tables.service or ServiceTable()
+    publish = resolve_publish(tables.publish or PublishTable(), directories, env, report)
+    resolved, device_error = _resolve_model(tables.model or ModelTable(), report)
+    stream = resolve_stream(tables.stream or StreamTable(), resolved.stream)
+    cameras = [
+        resolve_camera(camera, ("camera", index), stream, env, report)
+        for index, camera in enumerate(tables.cameras)
+        if camera is not None
+    ]
+    report.raise_if_any()
+    if device_error is not None:
+        raise device_error
+    return ServiceConfig(
+        log=LogConfig(service.log_level, service.log_format),
+        state_dir=Path(service.state_dir) if service.state_dir else directories.state,
+        runtime_dir=directories.runtime,
+        exit_when_done=service.exit_when_done,
+        publish=publish,
+        model=resolved.model,
+        cameras=tuple(cameras),
+        secrets=frozenset(secret for camera in cameras for secret in secrets_of(camera.source)),
+    )
+
+
+def _resolve_model(table: ModelTable, report: Report) -> tuple[ResolvedModel, ModelError | None]:
+    """The model, and the error to raise if nothing else is wrong."""
+    try:
+        return resolve_model(table, report), None
+    except ModelError as error:
+        preset = "lingbot-map" if table.preset == "auto" else table.preset
+        return resolve_model(table.model_copy(update={"device": "cpu", "preset": preset}), report), error

@@ -1,0 +1,189 @@
+"""Finds where each key stands in a TOML text: tomllib gives values without places, and errors need them.
+
+The scanner reads keys and skips values. It trusts tomllib to refuse what is not TOML, so it is short; on a text that is
+refused it still tells which key came last before the fault.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from .config_errors import KeyPath
+
+_SPACE = re.compile(r"[ \t]*")
+_BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
+_KEY = re.compile(r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'""")
+_STRING = re.compile(
+    r'"""(?:[^\\]|\\.)*?"""{1,3}(?!")|' r"'''.*?'''{1,3}(?!')|" r'"(?:[^"\\\n]|\\.)*"|' r"'[^'\n]*'",
+    re.DOTALL,
+)
+_SCALAR = re.compile(r"[^,\]}#\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlace:
+    """A key and where it stands: `line` and `column` count characters from 1."""
+
+    path: KeyPath
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlaces:
+    """The keys of one TOML text, in the order in which they stand."""
+
+    places: tuple[KeyPlace, ...]
+    first: dict[KeyPath, KeyPlace] = field(repr=False)
+
+    def find(self, path: KeyPath) -> KeyPlace | None:
+        """The place of a key; for one that is not there, of the innermost table around it."""
+        for length in range(len(path), 0, -1):
+            if place := self.first.get(path[:length]):
+                return place
+        return None
+
+    def last_before(self, line: int, column: int) -> KeyPlace | None:
+        """The last key that starts at or before a place."""
+        before = [place for place in self.places if (place.line, place.column) <= (line, column)]
+        return before[-1] if before else None
+
+
+def locate_keys(text: str) -> KeyPlaces:
+    """Scan a TOML text with `\\n` line ends. Never raises; on text that is not TOML it stops at the first oddity."""
+    scanner = _Scanner(text)
+    try:
+        scanner.scan_document()
+    except _OddityError:
+        pass
+    except RecursionError:
+        pass
+    places = tuple(scanner.places)
+    return KeyPlaces(places, {place.path: place for place in reversed(places)})
+
+
+class _OddityError(Exception):
+    """The text is not TOML from here on."""
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self.places: list[KeyPlace] = []
+        self._text = text
+        self._at = 0
+        self._last_index: dict[KeyPath, int] = {}
+
+    def scan_document(self) -> None:
+        table: KeyPath = ()
+        while self._skip(_BLANK) < len(self._text):
+            if self._text[self._at] == "[":
+                table = self._scan_header()
+            else:
+                self._scan_pair(table)
+
+    def _scan_header(self) -> KeyPath:
+        start = self._at
+        brackets = 2 if self._text.startswith("[[", start) else 1
+        self._at += brackets
+        parts = self._scan_dotted_key()
+        self._expect("]" * brackets)
+        path = self._enter((), parts[:-1]) + parts[-1:]
+        if brackets == 2:
+            self._last_index[path] = self._last_index.get(path, -1) + 1
+        path = self._enter(path[:-1], path[-1:])
+        self._note(path, start)
+        return path
+
+    def _scan_pair(self, table: KeyPath) -> None:
+        start = self._at
+        parts = self._scan_dotted_key()
+        for length in range(1, len(parts) + 1):
+            self._note(table + parts[:length], start)
+        self._expect("=")
+        self._skip(_SPACE)
+        self._scan_value(table + parts)
+
+    def _scan_dotted_key(self) -> tuple[str, ...]:
+        parts = []
+        while True:
+            self._skip(_SPACE)
+            parts.append(self._scan_key())
+            self._skip(_SPACE)
+            if not self._text.startswith(".", self._at):
+                return tuple(parts)
+            self._at += 1
+
+    def _scan_key(self) -> str:
+        key = self._take(_KEY)
+        if key.startswith('"'):
+            return re.sub(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", _unescape, key[1:-1])
+        return key.strip("'")
+
+    def _scan_value(self, path: KeyPath) -> None:
+        match self._text[self._at : self._at + 1]:
+            case "[":
+                self._scan_array(path)
+            case "{":
+                self._scan_inline_table(path)
+            case '"' | "'":
+                self._take(_STRING)
+            case _:
+                self._skip(_SCALAR)
+
+    def _scan_array(self, path: KeyPath) -> None:
+        self._at += 1
+        index = 0
+        while not self._text.startswith("]", self._skip(_BLANK)):
+            self._note((*path, index), self._at)
+            self._scan_value((*path, index))
+            index += 1
+            self._scan_comma("]")
+        self._at += 1
+
+    def _scan_inline_table(self, path: KeyPath) -> None:
+        self._at += 1
+        while not self._text.startswith("}", self._skip(_BLANK)):
+            self._scan_pair(path)
+            self._scan_comma("}")
+        self._at += 1
+
+    def _scan_comma(self, closing: str) -> None:
+        at = self._skip(_BLANK)
+        if self._text.startswith(",", at):
+            self._at += 1
+        elif not self._text.startswith(closing, at):
+            raise _OddityError
+
+    def _enter(self, path: KeyPath, parts: KeyPath) -> KeyPath:
+        for part in parts:
+            path = (*path, part)
+            if path in self._last_index:
+                path = (*path, self._last_index[path])
+        return path
+
+    def _skip(self, pattern: re.Pattern[str]) -> int:
+        found = pattern.match(self._text, self._at)
+        self._at = found.end() if found else self._at
+        return self._at
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self._text, self._at)
+        if not found:
+            raise _OddityError
+        self._at = found.end()
+        return found.group()
+
+    def _expect(self, text: str) -> None:
+        if not self._text.startswith(text, self._at):
+            raise _OddityError
+        self._at += len(text)
+
+    def _note(self, path: KeyPath, offset: int) -> None:
+        line_start = self._text.rfind("\n", 0, offset) + 1
+        self.places.append(KeyPlace(path, self._text.count("\n", 0, offset) + 1, offset - line_start + 1))
+
+
+def _unescape(found: re.Match[str]) -> str:
+    code = found.group(1)
+    if code[0] in "uU":
+        return chr(min(int(code[1:], 16), 0x10FFFF))
+    return {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r"}.get(code, code)

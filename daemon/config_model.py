@@ -1,0 +1,107 @@
+"""Turns `[model]` into a ModelConfig with nothing left `auto`: preset, device and dtype chosen, shape checked."""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
+from retinad.pipeline.frames import TokenGroup
+from retinad.pipeline.model.devices import resolve_device, resolve_dtype
+from retinad.pipeline.model.presets import LINGBOT_MAP, PRESETS, TINY
+
+from .config_report import Report
+from .config_resolve import given
+from .config_tables import ModelTable
+
+_DINO_CHANNELS = {"dinov2_vits14_reg": 384, "dinov2_vitb14_reg": 768, "dinov2_vitl14_reg": 1024}
+_DINO_PATCH = 14
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """The model, and what a stream of it remembers unless the config says otherwise."""
+
+    model: ModelConfig
+    stream: StreamConfig
+
+
+def resolve_model(table: ModelTable, report: Report) -> ResolvedModel:
+    """`[model]` over its preset; what is wrong goes to the report.
+
+    Raises:
+        ModelError: the configured device is not there.
+    """
+    device = resolve_device(table.device)
+    preset = PRESETS[_preset_name(table.preset, device)]
+    keys = given(table)
+    output = replace(OutputConfig(layers=preset.layers), **_only(keys, OutputConfig))
+    plain = {"image_width": preset.image_width} | keys
+    model = replace(
+        ModelConfig(name=preset.name),
+        **{key: plain[key] for key in ("seed", "max_batch", "image_width") if key in plain},
+        network=replace(preset.network, **_only(keys, NetworkConfig)),
+        output=replace(output, dtype=table.output_dtype) if table.output_dtype else output,
+        checkpoint=_resolve_checkpoint(table, report),
+        device=device,
+        dtype=resolve_dtype(table.dtype, device),
+        attention="dense",
+    )
+    _check_network(model.network, report)
+    _check_output(model, report)
+    return ResolvedModel(model, preset.stream)
+
+
+def _preset_name(name: str, device: str) -> str:
+    if name != "auto":
+        return name
+    return LINGBOT_MAP.name if device.startswith("cuda") else TINY.name
+
+
+def _only(keys: dict[str, Any], kind: type[NetworkConfig] | type[OutputConfig]) -> dict[str, Any]:
+    """The keys that are fields of a dataclass; `dtype` of the outputs has a key of its own."""
+    return {field.name: keys[field.name] for field in fields(kind) if field.name in keys and field.name != "dtype"}
+
+
+def _resolve_checkpoint(table: ModelTable, report: Report) -> Path | None:
+    if table.checkpoint is None:
+        return None
+    path = Path(table.checkpoint)
+    if not path.is_file():
+        report.add(("model", "checkpoint"), "there is no such file")
+    return path
+
+
+def _check_network(network: NetworkConfig, report: Report) -> None:
+    head_channels, rest = divmod(network.channels, network.heads)
+    if rest:
+        report.add(("model", "channels"), f"expected a multiple of heads = {network.heads}, got {network.channels}")
+    elif head_channels % 4:
+        report.add(
+            ("model", "channels"),
+            f"expected channels / heads to be a multiple of 4 (rotary embedding), got {head_channels}",
+        )
+    if network.patch_embed == "conv":
+        return
+    channels = _DINO_CHANNELS[network.patch_embed]
+    if network.channels != channels:
+        report.add(("model", "channels"), f"{network.patch_embed} needs {channels}, got {network.channels}")
+    if network.patch_size != _DINO_PATCH:
+        report.add(("model", "patch_size"), f"{network.patch_embed} needs {_DINO_PATCH}, got {network.patch_size}")
+
+
+def _check_output(model: ModelConfig, report: Report) -> None:
+    network, output = model.network, model.output
+    if model.image_width % network.patch_size:
+        wanted = f"expected a multiple of patch_size = {network.patch_size}"
+        report.add(("model", "image_width"), f"{wanted}, got {model.image_width}")
+    if list(output.layers) != sorted(set(output.layers)):
+        report.add(("model", "layers"), "expected ascending numbers, each once")
+    if max(output.layers) >= network.depth:
+        report.add(("model", "layers"), f"expected 0 to {network.depth - 1} (depth - 1), got {max(output.layers)}")
+    if len(set(output.tokens)) != len(output.tokens):
+        report.add(("model", "tokens"), "expected each group once")
+    if TokenGroup.REGISTERS in output.tokens and not network.register_tokens:
+        report.add(("model", "tokens"), "there are no registers to publish with register_tokens = 0")
+    columns = model.image_width // network.patch_size
+    if TokenGroup.POOLED in output.tokens and output.pool > columns:
+        report.add(("model", "pool"), f"expected at most the picture's {columns} columns of patches, got {output.pool}")

@@ -1,0 +1,110 @@
+"""Fills the pipeline's frozen configs from the checked tables, and checks what one table alone cannot tell."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
+from retinad.pipeline.endpoints import check_endpoints
+from retinad.pipeline.errors import PublishError, SourceError
+from retinad.pipeline.sources.parse import parse_source
+from retinad.pipeline.sources.redact import mask
+
+from .config_environment import CREDENTIAL, Directories, find_credential, read_credential
+from .config_errors import KeyPath
+from .config_report import Report
+from .config_tables import CameraTable, CurveTable, PublishTable, StreamTable
+
+DEFAULT_ENDPOINTS = ("ipc://{runtime}/features.sock", "tcp://127.0.0.1:5555")
+"""`{runtime}` stands for the runtime directory."""
+
+
+def given(table: BaseModel) -> dict[str, Any]:
+    """The keys that the file gives, lists as tuples, to go over the defaults with `dataclasses.replace`."""
+    values = {key: getattr(table, key) for key in table.model_fields_set}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+def resolve_publish(
+    table: PublishTable, directories: Directories, environment: Mapping[str, str], report: Report
+) -> PublishConfig:
+    """`[publish]` with the endpoints written out; what is wrong goes to the report."""
+    raw = tuple(table.endpoints) if table.endpoints else DEFAULT_ENDPOINTS
+    endpoints = tuple(endpoint.replace("{runtime}", str(directories.runtime)) for endpoint in raw)
+    curve = _resolve_curve(table.curve, environment, report) if table.curve else None
+    publish = replace(PublishConfig(), **(given(table) | {"endpoints": endpoints, "curve": curve}))
+    for index, endpoint in enumerate(endpoints):
+        _check_endpoint(endpoint, ("publish", "endpoints", index), publish, report)
+        if endpoint in endpoints[:index]:
+            report.add(("publish", "endpoints", index), "the same endpoint stands twice")
+    return publish
+
+
+def resolve_stream(table: StreamTable, default: StreamConfig) -> StreamConfig:
+    """A stream's config: what the table gives, else the default."""
+    keys = given(table)
+    retention = {item.name: keys.pop(item.name) for item in fields(RetentionConfig) if item.name in keys}
+    return replace(default, **keys, retention=replace(default.retention, **retention))
+
+
+def resolve_camera(
+    table: CameraTable, path: KeyPath, stream: StreamConfig, environment: Mapping[str, str], report: Report
+) -> CameraConfig:
+    """One `[[camera]]`; `stream` is what it inherits. What is wrong goes to the report."""
+    source = _resolve_source(table.source.get_secret_value(), (*path, "source"), environment, report)
+    own_stream = resolve_stream(table.stream, stream) if table.stream else stream
+    return replace(CameraConfig(table.name, source), **(given(table) | {"source": source, "stream": own_stream}))
+
+
+def check_names(cameras: object, report: Report) -> None:
+    """Note camera names that stand twice: in what was read, so that a camera with other faults counts too."""
+    seen: set[str] = set()
+    for index, camera in enumerate(cameras if isinstance(cameras, list) else []):
+        name = camera.get("name") if isinstance(camera, dict) else None
+        if isinstance(name, str):
+            if name in seen:
+                report.add(("camera", index, "name"), "another camera has the same name")
+            seen.add(name)
+
+
+def _resolve_source(source: str, path: KeyPath, environment: Mapping[str, str], report: Report) -> str:
+    try:
+        text = read_credential(source, environment) if source.startswith(CREDENTIAL) else source
+        if len(text) > 4096 or any(ord(character) < 32 for character in text):
+            raise ValueError("expected 1 to 4096 characters, none of them a control character")
+        parse_source(text)
+    except ValueError as error:
+        report.add(path, str(error))
+    except SourceError as error:
+        report.add(path, mask(str(error), text))
+    else:
+        return text
+    return source
+
+
+def _resolve_curve(table: CurveTable, environment: Mapping[str, str], report: Report) -> CurveConfig:
+    key_file, clients = Path(table.server_secret_key_file), Path(table.authorized_keys_dir)
+    if table.server_secret_key_file.startswith(CREDENTIAL):
+        try:
+            key_file = find_credential(table.server_secret_key_file, environment)
+        except ValueError as error:
+            report.add(("publish", "curve", "server_secret_key_file"), str(error))
+    elif not key_file.is_file():
+        report.add(("publish", "curve", "server_secret_key_file"), "there is no such file")
+    if not clients.is_dir():
+        report.add(("publish", "curve", "authorized_keys_dir"), "there is no such folder")
+    return CurveConfig(key_file, clients)
+
+
+def _check_endpoint(endpoint: str, path: KeyPath, publish: PublishConfig, report: Report) -> None:
+    port = endpoint.rpartition(":")[2]
+    if endpoint.startswith("tcp://") and not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65_535):
+        report.add(path, "expected tcp://ADDRESS:PORT with a port of 1 to 65535")
+        return
+    try:
+        check_endpoints(replace(publish, endpoints=(endpoint,)))
+    except PublishError as error:
+        report.add(path, mask(str(error), endpoint))

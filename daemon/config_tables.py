@@ -1,0 +1,123 @@
+"""What may stand in each table of the config file: keys, types, ranges. Nothing but the reading of the file uses these.
+
+A key that is not given keeps the default of the dataclass it ends up in, so no default is written twice.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+
+from retinad.pipeline.config import CaptureMode, DType, ResizeMode
+from retinad.pipeline.frames import TokenGroup
+
+type_checked = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Seconds = Annotated[float, Field(ge=0.1, le=86_400)]
+Pixels = Annotated[int, Field(ge=1, le=65_536)]
+
+_TEXT = r"\A[^\x00-\x1f\x7f]{1,4096}\z"
+_NAME = r"\A[A-Za-z0-9_-]{1,64}\z"
+_DEVICE = r"\A(auto|cpu|cuda(:[0-9]{1,2})?)\z"
+_FOURCC = r"\A[ -~]{4}\z"
+PATTERN_WORDS = {
+    _TEXT: "1 to 4096 characters, none of them a control character",
+    _NAME: "1 to 64 characters of A-Z a-z 0-9 _ -",
+    _DEVICE: "auto, cpu, cuda or cuda:N",
+    _FOURCC: "four ASCII characters, such as MJPG",
+}
+"""What a string must look like, in words, by its pattern."""
+
+Text = Annotated[str, Field(pattern=_TEXT)]
+
+
+def _index_as_text(source: object) -> object:
+    return str(source) if isinstance(source, int) and not isinstance(source, bool) and 0 <= source < 1000 else source
+
+
+class ServiceTable(BaseModel):
+    """`[service]`"""
+
+    model_config = type_checked
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "console", "json"] = "auto"
+    state_dir: Text | None = None
+    exit_when_done: bool = True
+
+
+class CurveTable(BaseModel):
+    """`[publish.curve]`"""
+
+    model_config = type_checked
+    server_secret_key_file: Text
+    authorized_keys_dir: Text
+
+
+class PublishTable(BaseModel):
+    """`[publish]`"""
+
+    model_config = type_checked
+    endpoints: Annotated[list[Text], Field(min_length=1, max_length=16)] | None = None
+    buffer_mb: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    heartbeat_s: Seconds | None = None
+    allow_plaintext: bool | None = None
+    curve: CurveTable | None = None
+
+
+class ModelTable(BaseModel):
+    """`[model]`"""
+
+    model_config = type_checked
+    preset: Literal["auto", "tiny", "lingbot-map"] = "auto"
+    checkpoint: Text | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    device: Annotated[str, Field(pattern=_DEVICE)] = "auto"
+    dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
+    attention: Literal["auto", "dense"] = "auto"
+    max_batch: Annotated[int, Field(ge=1, le=1024)] | None = None
+    image_width: Pixels | None = None
+    layers: Annotated[list[Annotated[int, Field(ge=0, le=999)]], Field(min_length=1)] | None = None
+    tokens: Annotated[list[Annotated[TokenGroup, Field(strict=False)]], Field(min_length=1)] | None = None
+    pool: Annotated[int, Field(ge=1, le=1024)] | None = None
+    output_dtype: DType | None = None
+    channels: Annotated[int, Field(ge=4, le=16_384)] | None = None
+    heads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    depth: Annotated[int, Field(ge=1, le=1000)] | None = None
+    mlp_ratio: Annotated[float, Field(gt=0, le=64)] | None = None
+    patch_size: Annotated[int, Field(ge=1, le=256)] | None = None
+    patch_embed: Literal["conv", "dinov2_vits14_reg", "dinov2_vitb14_reg", "dinov2_vitl14_reg"] | None = None
+    register_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
+    rope3d: bool | None = None
+
+
+class StreamTable(BaseModel):
+    """`[stream]`, and `stream` of a `[[camera]]`"""
+
+    model_config = type_checked
+    scale_frames: Count | None = None
+    window: Count | None = None
+    keyframe_interval: Count | None = None
+    history_frames: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    cross_frame_special: bool | None = None
+    camera_only: bool | None = None
+    include_scale_frames: bool | None = None
+
+
+class CameraTable(BaseModel):
+    """`[[camera]]`"""
+
+    model_config = type_checked
+    name: Annotated[str, Field(pattern=_NAME)]
+    source: Annotated[SecretStr, BeforeValidator(_index_as_text)]
+    mode: Annotated[CaptureMode, Field(strict=False)] | None = None
+    fps: Annotated[float, Field(ge=0.001, le=1000)] | None = None
+    loop: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    resize: Annotated[ResizeMode, Field(strict=False)] | None = None
+    queue_frames: Annotated[int, Field(ge=1, le=1000)] | None = None
+    connect_timeout_s: Seconds | None = None
+    stall_timeout_s: Seconds | None = None
+    retry: bool | None = None
+    transport: Literal["tcp", "udp"] | None = None
+    size: Annotated[list[Pixels], Field(min_length=2, max_length=2)] | None = None
+    fourcc: Annotated[str, Field(pattern=_FOURCC)] | None = None
+    stream: StreamTable | None = None

@@ -1,0 +1,99 @@
+"""Catches what native libraries and child processes write to file descriptor 2, which no Python logger ever sees."""
+
+import fcntl
+import os
+import re
+import select
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TextIO
+
+_PIPE_BYTES = 1 << 20
+"""A write blocks when the pipe is full, and a library may hold Python's lock while it writes, so there must be room."""
+_LONGEST_LINE = 8192
+_LINE_END = re.compile(rb"[\r\n]+")
+
+
+class NativeOutput:
+    """While open, file descriptor 2 is a pipe, and each line that comes through it is handed to a function.
+
+    Args:
+        take_line: called with each line, on a thread of this object.
+
+    Attributes:
+        real_stderr: the standard error of before, for the log and for last words.
+    """
+
+    def __init__(self, take_line: Callable[[str], None]) -> None:
+        self._take_line = take_line
+        self._rest = b""
+        self._stopped = False
+        self.real_stderr = _duplicate_stderr()
+
+    def __enter__(self) -> Self:
+        self._read_fd, write_fd = os.pipe()
+        self._wake_read, self._wake_write = os.pipe()
+        with suppress(OSError):
+            fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        os.set_blocking(self._read_fd, False)
+        os.dup2(write_fd, 2)
+        os.close(write_fd)
+        self._thread = threading.Thread(target=self._read, name="native-output", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self.real_stderr.close()
+
+    def stop(self) -> None:
+        """Give descriptor 2 back, and hand over what is still in the pipe. May be called again."""
+        if self._stopped:
+            return
+        self._stopped = True
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os.dup2(self.real_stderr.fileno(), 2)
+        os.close(self._wake_write)
+        self._thread.join(timeout=1.0)
+        if not self._thread.is_alive():
+            os.close(self._read_fd)
+            os.close(self._wake_read)
+
+    def _read(self) -> None:
+        """Until the other end of the wake pipe closes: child processes may hold the write end for longer."""
+        awake = True
+        while awake:
+            ready, _, _ = select.select([self._read_fd, self._wake_read], [], [])
+            awake = self._wake_read not in ready
+            self._drain()
+        if self._rest:
+            self._take(self._rest)
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            while block := os.read(self._read_fd, 65536):
+                *lines, self._rest = _LINE_END.split(self._rest + block)
+                for line in lines:
+                    self._take(line)
+                if len(self._rest) > _LONGEST_LINE:
+                    self._take(self._rest)
+                    self._rest = b""
+
+    def _take(self, line: bytes) -> None:
+        text = line[:_LONGEST_LINE].decode("utf-8", "backslashreplace").strip()
+        if text:
+            self._take_line(text)
+
+
+def _duplicate_stderr() -> TextIO:
+    try:
+        duplicate = os.dup(2)
+    except OSError:  # started with standard error closed
+        duplicate = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    return open(duplicate, "w", buffering=1, encoding="utf-8", errors="backslashreplace")

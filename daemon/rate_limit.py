@@ -1,0 +1,61 @@
+"""Keeps a fault that repeats from flooding the log: a few lines an interval for each key, and a count of the rest."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_MOST_KEYS = 512
+
+
+@dataclass(slots=True)
+class _Window:
+    began: float
+    admitted: int = 0
+    suppressed: int = 0
+
+
+class RateLimit:
+    """Admits the first `burst` events of each key in an interval. May be used from several threads.
+
+    Args:
+        interval_s: seconds, from the first admitted event, in which more of the same key are held back.
+        burst: events of one key admitted in an interval.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, interval_s: float, burst: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s = interval_s
+        self._burst = burst
+        self._clock = clock
+        self._windows: OrderedDict[str, _Window] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def admit(self, key: str) -> int | None:
+        """Ask to log an event.
+
+        Returns:
+            None if it should be left out; else the number of events of this key left out since the last admitted one.
+        """
+        with self._lock:
+            now = self._clock()
+            window = self._windows.get(key)
+            suppressed = window.suppressed if window else 0
+            if window is None or now - window.began >= self._interval_s:
+                window = self._windows[key] = _Window(now)
+            self._windows.move_to_end(key)
+            if len(self._windows) > _MOST_KEYS:
+                self._windows.popitem(last=False)
+            if window.admitted >= self._burst:
+                window.suppressed += 1
+                return None
+            window.admitted += 1
+            return suppressed
+
+    def take_suppressed(self) -> dict[str, int]:
+        """What is still held back, by key, for a last line before the end; forgets it."""
+        with self._lock:
+            held_back = {key: window.suppressed for key, window in self._windows.items() if window.suppressed}
+            self._windows.clear()
+            return held_back

@@ -1,0 +1,35 @@
+"""Keeps secrets out of the log: known ones wherever they stand, and the credentials of any address, known or not."""
+
+import json
+import re
+from collections.abc import Iterable
+
+from retinad.pipeline.sources.redact import MASK, mask
+
+_SHORTEST = 4
+"""Shorter secrets are masked within addresses only: masking every `12` would make the log unreadable."""
+
+
+class Redactor:
+    """Masks known secrets and the credentials of addresses. Secrets are only ever added, never forgotten."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self.add(secrets)
+
+    def add(self, secrets: Iterable[str]) -> None:
+        """Mask these from now on, in the forms in which messages quote them too. Safe to call from any thread."""
+        self._secrets |= {form for secret in secrets if len(secret) >= _SHORTEST for form in _quoted_forms(secret)}
+        longest_first = sorted(self._secrets, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def redact(self, text: str) -> str:
+        """The text without secrets."""
+        if self._pattern is not None:
+            text = self._pattern.sub(MASK, text)
+        return mask(text, "") if "=" in text or "://" in text else text
+
+
+def _quoted_forms(secret: str) -> set[str]:
+    return {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]}

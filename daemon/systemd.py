@@ -1,0 +1,82 @@
+"""Tells systemd how the service is: the sd_notify protocol over a datagram socket, and nothing without systemd.
+
+This is one of the two files that read the process's environment (the other is `config.py`).
+"""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+
+class Notifier:
+    """The line to the service manager. No method raises or takes over 0.1 s; without systemd they do nothing.
+
+    Only the main process may hold one (`NotifyAccess=main`): making one takes `NOTIFY_SOCKET`, `WATCHDOG_USEC` and
+    `WATCHDOG_PID` out of the environment given, so that child processes do not inherit them.
+
+    Attributes:
+        watchdog_interval_s: seconds between `watchdog()` calls that keep the service alive with room to spare (half of
+            what the manager allows), or None where the manager does not watch this process.
+    """
+
+    def __init__(self, environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
+        address = environment.pop("NOTIFY_SOCKET", "")
+        self.watchdog_interval_s = _watchdog_interval_s(environment)
+        environment.pop("WATCHDOG_USEC", None)
+        environment.pop("WATCHDOG_PID", None)
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._socket = _open_socket() if address.startswith(("/", "@")) else None
+
+    def ready(self) -> None:
+        """The service is up, or is done reloading."""
+        self._send("READY=1")
+
+    def reloading(self) -> None:
+        """The service reads its config again; `ready()` must follow, whether the new config was taken or not."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+
+    def stopping(self) -> None:
+        """The service is shutting down."""
+        self._send("STOPPING=1")
+
+    def status(self, text: str) -> None:
+        """Show one line in `systemctl status`. The caller keeps secrets out of it."""
+        self._send(f"STATUS={' '.join(text.split())}")
+
+    def watchdog(self) -> None:
+        """The service is alive."""
+        self._send("WATCHDOG=1")
+
+    def extend_timeout(self, seconds: float) -> None:
+        """Ask for this many more seconds, from now, for starting, reloading or stopping."""
+        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
+
+    def close(self) -> None:
+        """Close the socket; later calls do nothing. May be called again."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, text: str) -> None:
+        if self._socket is None:
+            return
+        try:
+            # By address each time: a manager that starts anew may make its socket anew.
+            self._socket.sendto(text.encode(errors="replace"), self._address)
+        except OSError:
+            # The manager is away or its queue is full: the next message is due soon, and the service goes on without.
+            return
+
+
+def _open_socket() -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    opened.settimeout(0.1)
+    return opened
+
+
+def _watchdog_interval_s(environment: Mapping[str, str]) -> float | None:
+    if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    limit_us = environment.get("WATCHDOG_USEC", "")
+    return int(limit_us) / 2_000_000 if limit_us.isascii() and limit_us.isdigit() and int(limit_us) > 0 else None
