@@ -1,0 +1,80 @@
+"""The checked tuning tables: how wide and deep each kernel runs on an architecture. Nothing is tuned at run time.
+
+`configs/sm_90.json` and the like are written by `python -m retinad.kernels.tune`, which accepts an entry only after
+comparing every kernel's result with the reference; `configs/generic.json` serves every other device and size.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent / "configs"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Warps of a program and stages of its software pipeline."""
+
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanCosts:
+    """Microseconds of one program's step, measured; only the choice between splitting and not rests on them."""
+
+    scan_us: float
+    map_us: float
+    chain_us: float
+    split_us: float  # the two further launches
+    programs_per_sm: int
+
+
+@dataclass(frozen=True, slots=True)
+class KdaConfig:
+    """One row of a table: the launches of `chunk_kda` for one key width."""
+
+    intra: Launch
+    scan: Launch
+    maps: Launch
+    chain: Launch
+    block_v: int
+    chain_block_v: int
+    costs: ScanCosts
+
+    @classmethod
+    def from_row(cls, row: dict[str, object]) -> "KdaConfig":
+        """Read one JSON object; a missing or unknown key raises TypeError, a wrong kind of value ValueError."""
+        parts = {name: Launch(*_ints(row[name], 2)) for name in ("intra", "scan", "maps", "chain")}
+        block_v, chain_block_v = _ints([row["block_v"], row["chain_block_v"]], 2)
+        costs = row["costs"]
+        if not isinstance(costs, dict):
+            raise ValueError(f"costs: expected an object, got {costs!r}")
+        return cls(**parts, block_v=block_v, chain_block_v=chain_block_v, costs=ScanCosts(**costs))
+
+
+@cache
+def kda_config(capability: tuple[int, int], bits: int, block_k: int) -> KdaConfig:
+    """Configuration for inputs of `bits` (16 or 32) and keys padded to `block_k`, on a CUDA compute capability.
+
+    Falls back to configs/generic.json, which is correct everywhere and tuned nowhere.
+    """
+    name = f"{bits}-{block_k}"
+    table = _table(f"sm_{capability[0]}{capability[1]}")
+    return KdaConfig.from_row(table.get(name) or _table("generic")[name])
+
+
+@cache
+def _table(name: str) -> dict[str, dict[str, object]]:
+    path = _FOLDER / f"{name}.json"
+    if not path.exists():
+        return {}
+    rows: dict[str, dict[str, object]] = json.loads(path.read_text())["chunk_kda"]
+    return rows
+
+
+def _ints(value: object, count: int) -> list[int]:
+    if not isinstance(value, list) or len(value) != count or not all(isinstance(x, int) for x in value):
+        raise ValueError(f"expected {count} integers, got {value!r}")
+    return value

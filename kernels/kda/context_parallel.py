@@ -1,0 +1,144 @@
+"""One sequence over the whole card: cut it into pieces, scan each piece's map of the state, chain, then run all pieces.
+
+The scan over chunks has few independent programs when there are few sequences and heads. A piece of a sequence acts on
+the state as S -> M S + h, with M [K, K] and h [K, V] per value head, exactly, whatever the gate. All pieces' maps are
+scanned at once (twice the columns, no output), the incoming states follow by applying one map after the other, and then
+every piece runs from its own true state. For a chunk M = diag(exp G_C) - (exp(G_C - G) k)^T w and
+h = (exp(G_C - G) k)^T u (notation of intra.py).
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from ..configs import ScanCosts
+from .locate import first_slot, locate, sequence_tokens
+from .scan import chunk_update
+
+MAX_PIECES = 32
+PIECES = (2, 3, 4, 6, 8, 12, 16, 24, MAX_PIECES)  # tried by the choice
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """How sequences are cut: every piece has `piece_chunks` chunks of `chunk_size` tokens, a sequence's last one at
+    most that. Pieces are never empty, begin at a multiple of `chunk_size` and cover the sequence."""
+
+    chunk_size: int
+    piece_chunks: int
+
+    def pieces(self, length: int) -> list[tuple[int, int]]:
+        """First token and end of every piece of a sequence of `length` tokens."""
+        span = self.chunk_size * self.piece_chunks
+        return [(start, min(start + span, length)) for start in range(0, length, span)]
+
+    def slots(self, N: int, T: int, varlen: bool) -> int:
+        """Upper bound of the pieces of all sequences: N of T tokens, or N of T tokens together (`varlen`)."""
+        span = self.chunk_size * self.piece_chunks
+        return T // span + N if varlen else N * -(-T // span)
+
+
+def plan_split(
+    *,
+    tokens: int,
+    longest: int,
+    columns: int,
+    chunk_size: int,
+    multiprocessors: int,
+    costs: ScanCosts,
+    split: bool | None = None,
+) -> SplitPlan | None:
+    """The cut that the measured costs of a step expect to be fastest, or None for no cut; a pure function.
+
+    tokens: of one row of the batch; longest: of the longest sequence; columns: independent programs of a scan without a
+    cut (sequences x value heads x blocks of V). `split` True cuts as finely as allowed, False never.
+    """
+    chunks = -(-longest // chunk_size)
+    floor = -(-tokens // (chunk_size * MAX_PIECES))  # a sequence of all tokens would still have at most MAX_PIECES
+    if split is False or chunks < 2:
+        return None
+    if split:
+        return SplitPlan(chunk_size, max(floor, 1))
+
+    def rounds(programs: int) -> float:
+        return max(1.0, programs / (multiprocessors * costs.programs_per_sm))
+
+    best, best_us = None, chunks * costs.scan_us * rounds(columns)
+    for pieces in PIECES:
+        piece_chunks = max(floor, -(-chunks // pieces))
+        pieces = -(-chunks // piece_chunks)
+        step_us = costs.scan_us * rounds(columns * pieces) + costs.map_us * rounds(2 * columns * pieces)
+        split_us = costs.split_us + piece_chunks * step_us + pieces * costs.chain_us
+        if pieces > 1 and split_us < best_us:
+            best, best_us = SplitPlan(chunk_size, piece_chunks), split_us
+    return best
+
+
+@triton.jit(do_not_specialize=["T", "N", "piece_chunks"])
+def map_kernel(
+    tiles_ptr, decay_ptr, pieces_ptr, cu_seqlens_ptr, T, N, piece_chunks,
+    HV: tl.constexpr, PAD_V: tl.constexpr, C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
+    DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program: BLOCK_R rows of [M^T; h^T] of one piece, one value head. A piece of the workspace pieces_ptr holds
+    M^T [BLOCK_K, BLOCK_K], h^T [PAD_V, BLOCK_K] and the incoming state [PAD_V, BLOCK_K], all float32."""
+    BLOCKS_R: tl.constexpr = (BLOCK_K + PAD_V) // BLOCK_R
+    pid = tl.program_id(0)
+    hv, slot = pid // BLOCKS_R % HV, pid // (BLOCKS_R * HV)
+    n, piece, first, length = locate(slot, cu_seqlens_ptr, T, N, piece_chunks * C)
+    start = piece * piece_chunks
+    if (start + piece_chunks) * C >= length:  # nothing comes after a last piece
+        return
+
+    offs_r = pid % BLOCKS_R * BLOCK_R + tl.arange(0, BLOCK_R)
+    offs_k = tl.arange(0, BLOCK_K)
+    S = tl.where(offs_r[:, None] == offs_k[None, :], 1.0, 0.0)  # rows past BLOCK_K, h^T, begin at 0
+    record = (first_slot(n, first, T, C, cu_seqlens_ptr is not None) + start).to(tl.int64) * HV + hv
+    tiles_ptr += record * (3 * C * BLOCK_K + C * C + PAD_V * C)
+    decay_ptr += record * BLOCK_K
+    for _ in range(piece_chunks):
+        S, _values = chunk_update(
+            S, tiles_ptr, decay_ptr, offs_r - BLOCK_K, offs_r >= BLOCK_K, C, BLOCK_K, DOT, PRECISION
+        )
+        tiles_ptr += HV * (3 * C * BLOCK_K + C * C + PAD_V * C)
+        decay_ptr += HV * BLOCK_K
+    rows = (slot.to(tl.int64) * HV + hv) * (BLOCK_K + 2 * PAD_V) + offs_r
+    tl.store(pieces_ptr + rows[:, None] * BLOCK_K + offs_k[None, :], S)
+
+
+@triton.jit(do_not_specialize=["T", "N", "piece_chunks"])
+def chain_kernel(
+    pieces_ptr, initial_ptr, cu_seqlens_ptr, T, N, piece_chunks,
+    HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PAD_V: tl.constexpr,
+    C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    STATE_V_FIRST: tl.constexpr, CHAIN_PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program: the incoming states of all pieces of one sequence, one value head, BLOCK_V columns, one by one."""
+    BLOCKS_V: tl.constexpr = PAD_V // BLOCK_V
+    pid = tl.program_id(0)
+    hv, n = pid // BLOCKS_V % HV, pid // (BLOCKS_V * HV)
+    first, length = sequence_tokens(n, cu_seqlens_ptr, T)
+    span = piece_chunks * C
+
+    offs_k, offs_v = tl.arange(0, BLOCK_K), pid % BLOCKS_V * BLOCK_V + tl.arange(0, BLOCK_V)
+    offs_p = offs_v[:, None] * BLOCK_K + offs_k[None, :]
+    S = tl.zeros([BLOCK_V, BLOCK_K], tl.float32)
+    if initial_ptr is not None:
+        if STATE_V_FIRST:
+            offs_s = offs_v[:, None] * K + offs_k[None, :]
+        else:
+            offs_s = offs_k[None, :] * V + offs_v[:, None]
+        mask_s = (offs_v < V)[:, None] & (offs_k < K)[None, :]
+        S += tl.load(initial_ptr + (n.to(tl.int64) * HV + hv) * K * V + offs_s, mask=mask_s, other=0.0)
+    slot = first_slot(n, first, T, span, cu_seqlens_ptr is not None).to(tl.int64)
+    pieces_ptr += (slot * HV + hv) * (BLOCK_K + 2 * PAD_V) * BLOCK_K
+    tl.store(pieces_ptr + (BLOCK_K + PAD_V) * BLOCK_K + offs_p, S)
+    for _ in range(1, (length + span - 1) // span):
+        M = tl.load(pieces_ptr + offs_k[:, None] * BLOCK_K + offs_k[None, :])  # M^T
+        h = tl.load(pieces_ptr + BLOCK_K * BLOCK_K + offs_p)
+        S = tl.dot(S, M, h, input_precision=CHAIN_PRECISION)
+        pieces_ptr += HV * (BLOCK_K + 2 * PAD_V) * BLOCK_K
+        tl.store(pieces_ptr + (BLOCK_K + PAD_V) * BLOCK_K + offs_p, S)

@@ -1,0 +1,37 @@
+"""Triton device functions that turn a token's raw inputs into what the recurrence uses: log decay, beta, unit vectors.
+
+Their definition in PyTorch is in reference.py.
+"""
+
+# Triton's arguments have no Python types: a pointer is whatever the launcher passes.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
+
+import triton
+import triton.language as tl
+
+# exp(-104) is 0 in float32, so a stronger gate has the same effect; the floor keeps -inf out of sums and differences.
+MIN_LOG_DECAY = tl.constexpr(-104.0)
+
+
+@triton.jit
+def log_decay(g, A_log_ptr, dt_bias_ptr, lower_bound, hv, offs_k, mask_k, K: tl.constexpr):
+    """Gate of a [C, BLOCK_K] float32 tile: -exp(A_log) softplus(g + dt_bias), or lower_bound sigmoid(...)."""
+    if dt_bias_ptr is not None:
+        g += tl.load(dt_bias_ptr + hv * K + offs_k, mask=mask_k, other=0.0).to(tl.float32)[None, :]
+    rate = 1.0
+    if A_log_ptr is not None:
+        rate = tl.exp(tl.load(A_log_ptr + hv).to(tl.float32))
+    if lower_bound is None:
+        return -rate * (tl.maximum(g, 0.0, propagate_nan=tl.PropagateNan.ALL) + tl.log(1.0 + tl.exp(-tl.abs(g))))
+    return lower_bound * tl.sigmoid(rate * g)
+
+
+@triton.jit
+def floor_log_decay(g):
+    return tl.where(g < MIN_LOG_DECAY, MIN_LOG_DECAY, g)
+
+
+@triton.jit
+def unit_rows(x):
+    """Rows of a [C, BLOCK_K] float32 tile times the inverse of their length."""
+    return x * tl.rsqrt(tl.sum(x * x, 1) + 1e-6)[:, None]

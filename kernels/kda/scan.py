@@ -1,0 +1,94 @@
+"""The scan over a sequence's chunks: carries the state in registers and writes the output, one launch.
+
+Everything is held transposed, S^T [BLOCK_V, BLOCK_K], so that each product's left operand is the previous product's
+result and stays in registers: the step from one chunk to the next is a chain of tensor core instructions without a
+round trip through shared memory.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
+
+import triton
+import triton.language as tl
+
+from .locate import first_slot, locate, sequence_tokens
+
+
+@triton.jit
+def chunk_update(
+    S, tiles_ptr, decay_ptr, offs_v, mask_u, C: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """S <- diag(exp G_C) S + (exp(G_C - G) k)^T (u - w S), transposed; u counts as 0 where not mask_u.
+
+    Returns S^T and the new values (u - w S)^T [BLOCK_V, C]."""
+    offs_k, offs_c = tl.arange(0, BLOCK_K), tl.arange(0, C)
+    offs_tile = offs_c[:, None] * BLOCK_K + offs_k[None, :]
+    w = tl.load(tiles_ptr + offs_tile).to(DOT)  # [C, BLOCK_K]
+    k = tl.load(tiles_ptr + 2 * C * BLOCK_K + offs_tile).to(DOT)
+    u_ptrs = tiles_ptr + 3 * C * BLOCK_K + C * C + offs_v[:, None] * C + offs_c[None, :]
+    u = tl.load(u_ptrs, mask=mask_u[:, None], other=0.0).to(tl.float32)  # [BLOCK_V, C]
+    decay = tl.load(decay_ptr + offs_k)
+    values = u - tl.dot(S.to(DOT), tl.trans(w), input_precision=PRECISION)
+    S = tl.dot(values.to(DOT), k, S * decay[None, :], input_precision=PRECISION)
+    return S, values
+
+
+@triton.jit(do_not_specialize=["T", "N", "piece_chunks"])
+def scan_kernel(
+    tiles_ptr, decay_ptr, initial_ptr, pieces_ptr, cu_seqlens_ptr, o_ptr, final_ptr,
+    T, N, piece_chunks,
+    HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PAD_V: tl.constexpr,
+    C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    STATE_V_FIRST: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program: one piece of one sequence (the whole, where pieces_ptr is None), one value head, BLOCK_V columns."""
+    BLOCKS_V: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
+    RECORD: tl.constexpr = 3 * C * BLOCK_K + C * C + PAD_V * C
+    pid = tl.program_id(0)
+    block, hv, slot = pid % BLOCKS_V, pid // BLOCKS_V % HV, pid // (BLOCKS_V * HV)
+    if pieces_ptr is None:
+        n, piece = slot, slot * 0
+        first, length = sequence_tokens(n, cu_seqlens_ptr, T)
+    else:
+        n, piece, first, length = locate(slot, cu_seqlens_ptr, T, N, piece_chunks * C)
+    chunks = (length + C - 1) // C
+    start = piece * piece_chunks
+    end = tl.minimum(start + piece_chunks, chunks)
+    if (start >= chunks) & (piece > 0):
+        return
+
+    offs_k, offs_c = tl.arange(0, BLOCK_K), tl.arange(0, C)
+    offs_v = block * BLOCK_V + tl.arange(0, BLOCK_V)
+    mask_s = (offs_v < V)[:, None] & (offs_k < K)[None, :]
+    if STATE_V_FIRST:
+        offs_s = offs_v[:, None] * K + offs_k[None, :]
+    else:
+        offs_s = offs_k[None, :] * V + offs_v[:, None]
+    state = (n.to(tl.int64) * HV + hv) * K * V
+    S = tl.zeros([BLOCK_V, BLOCK_K], tl.float32)
+    if pieces_ptr is not None:
+        rows = (slot.to(tl.int64) * HV + hv) * (BLOCK_K + 2 * PAD_V) + BLOCK_K + PAD_V + offs_v
+        S += tl.load(pieces_ptr + rows[:, None] * BLOCK_K + offs_k[None, :])
+    elif initial_ptr is not None:
+        S += tl.load(initial_ptr + state + offs_s, mask=mask_s, other=0.0)
+
+    record = (first_slot(n, first, T, C, cu_seqlens_ptr is not None) + start).to(tl.int64) * HV + hv
+    tiles_ptr += record * RECORD
+    decay_ptr += record * BLOCK_K
+    o_ptr += (first + start * C) * (HV * V) + hv * V
+    offs_tile = offs_c[:, None] * BLOCK_K + offs_k[None, :]
+    offs_a = offs_c[:, None] * C + offs_c[None, :]
+    offs_o = offs_c[None, :] * (HV * V) + offs_v[:, None]
+    for chunk in range(start, end):
+        q = tl.load(tiles_ptr + C * BLOCK_K + offs_tile).to(DOT)
+        attention = tl.load(tiles_ptr + 3 * C * BLOCK_K + offs_a).to(DOT)
+        o = tl.dot(S.to(DOT), tl.trans(q), input_precision=PRECISION)  # [BLOCK_V, C]
+        S, values = chunk_update(S, tiles_ptr, decay_ptr, offs_v, offs_v < V, C, BLOCK_K, DOT, PRECISION)
+        o = tl.dot(values.to(DOT), tl.trans(attention), o, input_precision=PRECISION)
+        mask_o = (offs_v < V)[:, None] & (offs_c < length - chunk * C)[None, :]
+        tl.store(o_ptr + offs_o, o.to(o_ptr.dtype.element_ty), mask=mask_o)
+        tiles_ptr += HV * RECORD
+        decay_ptr += HV * BLOCK_K
+        o_ptr += C * HV * V
+    if final_ptr is not None:
+        tl.store(final_ptr + state + offs_s, S, mask=mask_s & (end >= chunks))
