@@ -1,7 +1,7 @@
 """The engine owns the weights and every stream's memory, and turns frames into features. One thread uses it.
 
-The first `scale_frames` frames of a stream attend to each other both ways, so their features come together, with the last
-of them (flag `warmup`); every frame that went in comes out exactly once, as features or as a failure.
+The first `scale_frames` frames of a stream attend to each other both ways, so their features come together, with the
+last of them (flag `warmup`); every frame that went in comes out exactly once, as features or as a failure.
 """
 
 import time
@@ -16,7 +16,7 @@ from .cache.dense import DenseStep, StreamState
 from .cache.ledger import Layout, Ledger, StepPlan
 from .config import ModelConfig, ResizeMode, StreamConfig
 from .errors import DeviceError
-from .frames import FeatureTensor, Features, Flag, Frame, FrameFailure, FrameStamp, Size
+from .frames import Features, FeatureTensor, Flag, Frame, FrameFailure, FrameStamp, Size
 from .model.aggregator import FrameNumbers
 from .model.checkpoint import load_model
 from .model.devices import is_device_failure, torch_dtype
@@ -171,13 +171,13 @@ class Engine:
         """Take frames, at most one of each camera, and give what is ready.
 
         Pictures that have the same size in the model run in one forward, whatever the age of their streams, at most
-        `max_batch` frames at a time (a stream's first block stays whole). A frame cannot be used (too thin, wrong shape, no
-        stream): it fails alone. A forward fails: its frames fail, its streams start anew. A frame gives non-finite numbers:
-        they are given, flagged, and its stream starts anew.
+        `max_batch` frames at a time (a stream's first block stays whole). A frame cannot be used (too thin, wrong
+        shape, no stream): it fails alone. A forward fails: its frames fail, its streams start anew. A frame gives
+        non-finite numbers: they are given, flagged, and its stream starts anew.
 
         Returns:
-            features and failures, those of one camera in the order of its frames; nothing yet for a frame that waits for
-            the rest of its stream's first block, and all of that block with its last frame.
+            features and failures, those of one camera in the order of its frames; nothing yet for a frame that waits
+            for the rest of its stream's first block, and all of that block with its last frame.
 
         Raises:
             DeviceError: the device itself failed; the engine must not be used any more.
@@ -199,11 +199,11 @@ class Engine:
 
     @torch.inference_mode()
     def warm_up(self, sizes: Sequence[Size]) -> None:
-        """Run the model once for each source size, as a first and as a later frame, so that the first real step is quick.
+        """Run the model on each source size, as a first and as a later frame, so that the first real step is quick.
 
         Args:
-            sizes: width and height of the pictures that cameras will give; all are cropped or padded as the open streams
-                ask for (cropped, where there are none).
+            sizes: width and height of the pictures that cameras will give; all are cropped or padded as the open
+                streams ask for (cropped, where there are none).
 
         Raises:
             ValueError: a size cannot be fitted to the model.

@@ -21,7 +21,7 @@ from .model.devices import torch_dtype
 
 @dataclass(frozen=True, slots=True)
 class TokenShape:
-    """What a frame's tokens are: S special ones (camera, registers, scale), then a grid of patches, each of C channels."""
+    """What a frame's tokens are: S special ones (camera, registers, scale), then a grid of patches; C channels each."""
 
     registers: int
     grid: tuple[int, int]
@@ -66,7 +66,7 @@ class PackedStep:
 
     Attributes:
         tensors: published tensors of each frame.
-        finite: whether all numbers of the deepest layer of each frame are finite (a non-finite number anywhere before it
+        finite: whether all numbers of the deepest layer of each frame are finite (a non-finite number anywhere before
             would have reached it).
     """
 
@@ -77,8 +77,9 @@ class PackedStep:
 def pack(outputs: Sequence[LayerOutput], shape: TokenShape, config: OutputConfig) -> PackedStep:
     """Gather the wanted groups of a step and bring them to the host: the step's only copy from the device.
 
-    A tensor's last axis is 2C: the frame block's output, then the global block's. `pooled` is the mean over `pool` x `pool`
-    patches; at the right and bottom edges, where fewer are left, over those. A number too large for float16 becomes inf.
+    A tensor's last axis is 2C: the frame block's output, then the global block's. `pooled` is the mean over `pool` x
+    `pool` patches; at the right and bottom edges, where fewer are left, over those. A number too large for float16
+    becomes inf.
 
     Args:
         outputs: the wanted layers' tokens, float32 [F, P, C] each.
@@ -110,7 +111,7 @@ def _places(layers: Sequence[int], shape: TokenShape, config: OutputConfig) -> l
 
 
 def _fill(buffer: Tensor, place: _Place, output: LayerOutput, shape: TokenShape, pool: int) -> None:
-    target = buffer[:, place.start : place.stop].unflatten(1, (*place.shape[:-1], 2, shape.channels))
+    target = buffer[:, place.start : place.stop].view(-1, *place.shape[:-1], 2, shape.channels)
     for half, tokens in enumerate((output.frame, output.across)):
         target[..., half, :] = _group(tokens, place.group, shape, pool)
 
@@ -123,7 +124,7 @@ def _group(tokens: Tensor, group: TokenGroup, shape: TokenShape, pool: int) -> T
             return tokens[:, 1 : shape.special - 1]
         case TokenGroup.SCALE:
             return tokens[:, shape.special - 1 : shape.special]
-    patches = tokens[:, shape.special :].unflatten(1, shape.grid)
+    patches = tokens[:, shape.special :].view(-1, *shape.grid, shape.channels)
     if group is TokenGroup.PATCH:
         return patches
     pooled = functional.avg_pool2d(patches.permute(0, 3, 1, 2), pool, ceil_mode=True)

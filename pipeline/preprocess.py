@@ -1,9 +1,9 @@
-"""From a captured frame to the picture that the model sees: size, crop or padding, RGB, and the way back to source pixels.
+"""From a captured frame to the picture that the model sees: its size, crop or padding, RGB, and the way back.
 
 Resampling is Pillow's BICUBIC with its antialiasing, rebuilt on torch so that it runs on any device: one pass over the
-width, one over the height, each rounded to whole levels and clipped, as Pillow does. It agrees with Pillow to one level of
-255: Pillow rounds its filter weights to 22 bits and halves upwards, so about one value in a thousand falls on the other
-side. (One pass over both axes differs by up to 21 levels, where the first pass overshoots.)
+width, one over the height, each rounded to whole levels and clipped, as Pillow does. It agrees with Pillow to one level
+of 255: Pillow rounds its filter weights to 22 bits and halves upwards, so about one value in a thousand falls on the
+other side. (Without the rounding and clipping between the passes, overshoots differ by up to 21 levels.)
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from .frames import Affine, Size
 
 WHITE = 255.0
 MOST_WIDTHS = 16
-"""A picture higher than this many of its widths is refused in crop mode, where all but its middle would be thrown away."""
+"""A picture higher than this many of its widths is refused in crop mode, where all but its middle would be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ def fit(source: Size, mode: ResizeMode, image_width: int, patch_size: int) -> Fi
 
     Args:
         source: width and height in pixels.
-        mode: `CROP`: width to `image_width`, height to the nearest multiple of the patch size, and of what is then higher
-            than `image_width` the middle rows. `PAD`: the larger side to `image_width`, the other to the nearest multiple of
-            the patch size, white around it to a square.
+        mode: `CROP`: width to `image_width`, height to the nearest multiple of the patch size, and of what is then
+            higher than `image_width` the middle rows. `PAD`: the larger side to `image_width`, the other to the nearest
+            multiple of the patch size, white around it to a square.
         image_width: a multiple of `patch_size`.
         patch_size: pixels along a side of a patch.
 
@@ -117,8 +117,8 @@ def _cropped(source: Size, resized: Size, image_width: int, patch_size: int) -> 
     width, height = resized
     if height > MOST_WIDTHS * image_width:
         raise ValueError(
-            f"a picture of {source[0]}x{source[1]} pixels is too high to crop: at the model's width it has {height} rows, "
-            f"of which {image_width} would be kept; use resize = \"pad\""
+            f"a picture of {source[0]}x{source[1]} pixels is too high to crop: at the model's width it has {height} "
+            f"rows, of which {image_width} would be kept; use resize = 'pad'"
         )
     kept = min(height, image_width)
     return Fit(source, resized, (height - kept) // 2, 0, 0, (width, kept), (kept // patch_size, width // patch_size))

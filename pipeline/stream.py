@@ -1,4 +1,4 @@
-"""What the engine keeps of one camera: its memory, the frames that wait for their first step, and how frames are numbered."""
+"""What the engine keeps of one camera: its memory, the frames that wait for its first step, and their numbering."""
 
 from dataclasses import dataclass, field
 
@@ -87,7 +87,7 @@ class Stream:
         return taken
 
     def restart(self) -> None:
-        """Forget everything: the next frame begins a new epoch, unless this one has not begun. Storage is given back."""
+        """Forget everything: the next frame begins a new epoch, unless this one has not begun. Frees the storage."""
         if self.next_frame:
             self.epoch += 1
         self.next_frame = 0

@@ -1,5 +1,5 @@
 """What a stream remembers: bookkeeping in plain Python (`ledger`), and backends that store and read it (`dense`).
 
-Dimension letters: F frames of a step, P tokens of a frame, H heads, D channels of a head, N tokens that a stream's storage
-holds, L layers that keep a memory.
+Dimension letters: F frames of a step, P tokens of a frame, H heads, D channels of a head, N token places of a stream's
+storage, L layers that keep a memory.
 """

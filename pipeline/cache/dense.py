@@ -1,4 +1,4 @@
-"""The dense backend: a stream's keys and values in one tensor, read by PyTorch's attention. Any device; the reference."""
+"""The dense backend: a stream's keys and values in one tensor, read by PyTorch's attention, on any device."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .ledger import Ledger, Move
 
 @dataclass(slots=True)
 class StreamState:
-    """All that a model remembers of one stream, apart from the weights. Owned by one stream, changed by `DenseStep` only.
+    """All that a model remembers of one stream, apart from the weights. Only `DenseStep` writes to it.
 
     Attributes:
         ledger: which frame stands where.
@@ -50,7 +50,7 @@ class StreamState:
 
 
 class DenseStep:
-    """One step of one or more streams: keys and values go in layer by layer, attention comes out, `commit` makes it last.
+    """One step of one or more streams: keys and values go in layer by layer, attention comes out, `commit` ends it.
 
     A step that is dropped before `commit` leaves its streams' ledgers as they were, but may have overwritten the oldest
     frame of the window, so the caller resets those streams.
@@ -78,14 +78,14 @@ class DenseStep:
             storage[layer, 1, place:stop] = value[index]
 
     def attend(self, layer: int, query: Tensor) -> Tensor:
-        """Attention of queries [F, P, H, D] to what is visible to their streams; gives [F, P, H, D] in the queries' dtype.
+        """Attention of queries [F, P, H, D], in the storage's dtype, to what their streams see; gives the same.
 
         softmax(q k^T / sqrt(D)) v; no mask, since the tokens of a step all see each other.
         """
         counts = [len(plan.places) for plan in self.plans]
         outputs = [
             _attend(part, state.storage[layer, :, slice(*plan.visible)])
-            for part, state, plan in zip(query.split(counts), self._states, self.plans, strict=True)
+            for part, state, plan in zip(query.split_with_sizes(counts), self._states, self.plans, strict=True)
         ]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
@@ -106,7 +106,7 @@ def _attend(query: Tensor, memory: Tensor) -> Tensor:
     key, value = memory.transpose(1, 2).unsqueeze(1).unbind(0)  # [1, H, n, D] each
     flat = query.flatten(0, 1).transpose(0, 1).unsqueeze(0)  # [1, H, f P, D]
     out = functional.scaled_dot_product_attention(flat, key, value)
-    return out.squeeze(0).transpose(0, 1).unflatten(0, query.shape[:2])
+    return out.squeeze(0).transpose(0, 1).reshape(query.shape)
 
 
 def _move(storage: Tensor, moves: tuple[Move, ...]) -> None:

@@ -1,12 +1,12 @@
-"""Which frame's tokens stand where in a stream's storage, in plain Python, once for all layers, since all layers are alike.
+"""Which frame's tokens stand where in a stream's storage, in plain Python: once for all layers, which are alike.
 
 Storage is one range of token places, in this order:
 
     | front slots | pinned slots (scale frames) | ring slots (window) | history (special tokens of evicted frames) |
 
 A slot holds the P tokens of one frame. Front slots hold frames that are attended to in their own step only: a
-non-keyframe, or scale frames that do not fit into the window when nothing is pinned. The history begins to fill when the
-ring is full, so what a step attends to is always one unbroken range of places, and keys may stand in any order.
+non-keyframe, or scale frames that do not fit into the window when nothing is pinned. The history begins to fill when
+the ring is full, so what a step attends to is always one unbroken range of places; keys may stand in any order.
 """
 
 from dataclasses import dataclass, replace
@@ -97,7 +97,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a stream's storage holds, as a value: a step that fails before its plan's `after` is taken has changed nothing.
+    """What a stream's storage holds, as a value: until a step's `after` is taken, nothing has changed.
 
     Attributes:
         layout: sizes of the storage.

@@ -31,8 +31,8 @@ class MemoryStep(Protocol):
 
 def mix_frame(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Each frame alone, without positions: softmax(q k^T / sqrt(D)) v."""
-    heads_first = (tensor.to(value.dtype).transpose(1, 2) for tensor in (query, key, value))
-    return functional.scaled_dot_product_attention(*heads_first).transpose(1, 2)
+    query, key, value = (tensor.to(value.dtype).transpose(1, 2) for tensor in (query, key, value))
+    return functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Attention(nn.Module):
     def forward(self, tokens: Tensor, mix: Mixer) -> Tensor:
         """Attention over tokens [F, P, C] in any float dtype; gives [F, P, C] in the projections' dtype."""
         packed: Tensor = self.qkv(tokens.to(self.qkv.weight.dtype))
-        query, key, value = packed.unflatten(-1, (3, self._heads, -1)).unbind(2)  # [F, P, H, D] each
+        query, key, value = packed.view(*packed.shape[:-1], 3, self._heads, -1).unbind(2)  # [F, P, H, D] each
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query.float()), self.k_norm(key.float())
         mixed = mix(query, key, value).flatten(-2)

@@ -85,7 +85,9 @@ def checkpoint_weights(model: Aggregator, path: Path) -> Iterable[tuple[str, Ten
 
 
 def read_state_dict(path: Path) -> Mapping[str, Tensor]:
-    """A file's tensors by key, mapped into memory: `.safetensors`, or `.pt` / `.pth` with the dict itself or under `model`.
+    """A file's tensors by key, mapped into memory: `.safetensors`, or `.pt` / `.pth`.
+
+    A `.pt` file holds the state dict itself, or holds it under `model`.
 
     Raises:
         ModelError: the file is missing, damaged, of another kind, or holds anything but tensors and plain data.
@@ -98,7 +100,7 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
     except OSError as error:
         raise ModelError(f"checkpoint {path}: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:
-        raise ModelError(f"checkpoint {path} holds more than tensors; it is not loaded, since it could run code") from error
+        raise ModelError(f"checkpoint {path} holds more than tensors and could run code: refused") from error
     except (SafetensorError, RuntimeError, EOFError) as error:
         raise ModelError(f"checkpoint {path} cannot be read: {error}") from error
     raise ModelError(f"checkpoint {path}: expected a .safetensors, .pt or .pth file")

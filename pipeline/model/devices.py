@@ -52,7 +52,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def is_device_failure(error: Exception) -> bool:
-    """Whether the device itself failed, so that every later call on it will too. Running out of memory is no such failure."""
+    """Whether the device itself failed, so that every later call will too. Being out of memory is none."""
     if isinstance(error, torch.OutOfMemoryError):
         return False
     if isinstance(error, torch.AcceleratorError):

@@ -1,4 +1,4 @@
-"""From pictures to patch tokens: a convolution (small models), or DINOv2 with registers (arXiv 2304.07193, 2309.16588)."""
+"""From pictures to patch tokens: a convolution, or DINOv2 with registers (arXiv 2304.07193, 2309.16588)."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -61,8 +61,9 @@ class DinoPatches(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalised pictures [F, 3, h, w] to patch tokens float32 [F, rows * cols, C], row by row."""
-        frames, _, height, width = images.shape
-        patches = self.patch_embed(images) + self._patch_positions(height // self._patch_size, width // self._patch_size)
+        frames = images.shape[0]
+        rows, columns = (side // self._patch_size for side in images.shape[2:])
+        patches = self.patch_embed(images) + self._patch_positions(rows, columns)
         first = (self.cls_token + self.pos_embed[:, :1]).expand(frames, -1, -1)
         tokens = torch.cat((first, self.register_tokens.expand(frames, -1, -1), patches), dim=1)
         for block in self.blocks:
@@ -79,7 +80,7 @@ class DinoPatches(nn.Module):
         return kept
 
     def _resampled(self, rows: int, columns: int) -> Tensor:
-        learnt = self.pos_embed[:, 1:].unflatten(1, (DINO_GRID, DINO_GRID)).permute(0, 3, 1, 2)
+        learnt = self.pos_embed[:, 1:].reshape(1, DINO_GRID, DINO_GRID, -1).permute(0, 3, 1, 2)
         resized = functional.interpolate(learnt, size=(rows, columns), mode="bicubic", antialias=True)
         return resized.flatten(2).transpose(1, 2)  # [1, rows * columns, C]
 

@@ -29,7 +29,7 @@ TINY = Preset(
     name="tiny",
     network=NetworkConfig(channels=256, heads=4, depth=4, patch_embed="conv"),
     image_width=224,
-    stream=StreamConfig(scale_frames=4, window=16, history_frames=64),
+    stream=StreamConfig(scale_frames=4, window=8, history_frames=64),
     layers=(0, 1, 2, 3),
 )
 """Small enough for two CPU cores; no released weights exist for it."""

@@ -1,7 +1,7 @@
 """Rotary position embeddings, computed for any position instead of read from a table that ends.
 
-Angles are formed in float64 and only their cosine and sine are rounded to float32: at frame 10^7 a float32 angle would be
-wrong by 0.07 rad, a float64 one by 10^-9.
+Angles are formed in float64 and only their cosine and sine are rounded to float32: at frame 10^7 a float32 angle would
+be wrong by 0.07 rad, a float64 one by 10^-9.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ class Rotation:
     def apply(self, tokens: Tensor) -> Tensor:
         """Rotate queries or keys, float32 [F, P, H, D]."""
         if self.pairs:
-            return self._rotate(tokens.unflatten(-1, (-1, 2)), dim=-1).flatten(-2)
-        return self._rotate(tokens.unflatten(-1, (2, 2, -1)), dim=-2).flatten(-3)
+            return self._rotate(tokens.reshape(*tokens.shape[:-1], -1, 2), dim=-1).flatten(-2)
+        return self._rotate(tokens.reshape(*tokens.shape[:-1], 2, 2, -1), dim=-2).flatten(-3)
 
     def _rotate(self, tokens: Tensor, dim: int) -> Tensor:
         a, b = tokens.unbind(dim)
