@@ -1,1 +1,24 @@
 """What subscribers use: typed records, and the layout of the messages. Needs neither torch nor OpenCV."""
+
+from .connection import CurveKeys
+from .gaps import Gap, GapKind
+from .record import EndRecord, FeaturesRecord, HelloRecord, Record, StatusRecord, Tensors
+from .subscriber import AsyncSubscriber, Subscriber
+from .wire import SCHEMA, Kind, WireError
+
+__all__ = [
+    "SCHEMA",
+    "AsyncSubscriber",
+    "CurveKeys",
+    "EndRecord",
+    "FeaturesRecord",
+    "Gap",
+    "GapKind",
+    "HelloRecord",
+    "Kind",
+    "Record",
+    "StatusRecord",
+    "Subscriber",
+    "Tensors",
+    "WireError",
+]

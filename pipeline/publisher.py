@@ -69,6 +69,7 @@ class Publisher:
 
     Args:
         config: where and how.
+        model: what makes the features, named in every record; may be replaced by assigning `model`.
         largest_message_bytes: size of the largest record: with it `buffer_mb` becomes a number of messages, at least 2.
         describe: gives the present content of `hello`; the fields that the publisher knows itself are filled in.
         instance: random for each start of the service; None for a new one.
@@ -78,10 +79,12 @@ class Publisher:
         self,
         config: PublishConfig,
         *,
+        model: ModelHeader,
         largest_message_bytes: int,
         describe: Callable[[], HelloHeader],
         instance: str | None = None,
     ) -> None:
+        self.model = model
         self.instance = instance or secrets.token_hex(8)
         self._config = config
         self._send_hwm = max(2, config.buffer_mb * (1 << 20) // max(1, largest_message_bytes))
@@ -135,7 +138,6 @@ class Publisher:
         self,
         features: Features,
         *,
-        model: ModelHeader,
         seq: int,
         dropped_total: int,
         failed_total: int,
@@ -145,7 +147,6 @@ class Publisher:
 
         Args:
             features: what the model made of a frame.
-            model: the model.
             seq: the record's number within its stream epoch, from 0, without holes.
             dropped_total: frames of this camera dropped so far.
             failed_total: frames of this camera without features so far.
@@ -158,7 +159,7 @@ class Publisher:
         header = features_header(
             features,
             instance=self.instance,
-            model=model,
+            model=self.model,
             seq=seq,
             dropped_total=dropped_total,
             failed_total=failed_total,

@@ -1,0 +1,102 @@
+"""What a subscriber did not get, and why: told from the numbers in the headers, for each camera apart."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .wire import EndHeader, RecordFields
+
+
+class GapKind(StrEnum):
+    """Why records are missing, or why numbers start anew."""
+
+    SOURCE_DROP = "source_drop"
+    """Frames were captured but never published: dropped for newer ones, or failed in the model."""
+    WIRE_LOSS = "wire_loss"
+    """Records were published but never arrived: this subscriber was too slow, or away."""
+    RESTART = "restart"
+    """The service was started anew; what was published meanwhile is unknown."""
+    RECONNECT = "reconnect"
+    """The service connected to the source anew; `seq` and `source_seq` start at 0 again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """One kind of gap before a record.
+
+    Attributes:
+        kind: what happened.
+        camera: to which camera.
+        count: missing frames or records, or the number of restarts or reconnects.
+    """
+
+    kind: GapKind
+    camera: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    instance: str
+    stream_epoch: int
+    seq: int
+    source_seq: int
+
+
+class GapTracker:
+    """Compares each record with the one before. The first of a camera has no gap: joining late is none."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, _Position] = {}
+
+    def before_record(self, header: RecordFields) -> tuple[Gap, ...]:
+        """The gaps between the camera's last record and this one; none for a record that came before."""
+        here = _Position(header.instance, header.stream_epoch, header.seq, header.source_seq)
+        last = self._last.get(header.camera)
+        if last is not None and _is_past(here, last):
+            return ()
+        self._last[header.camera] = here
+        if last is None:
+            return ()
+        jump = _jump(header.camera, last, here)
+        start = _Position(here.instance, here.stream_epoch, -1, -1) if jump else last
+        lost = here.seq - start.seq - 1
+        dropped = here.source_seq - start.source_seq - 1 - lost
+        return (
+            *jump,
+            *_positive(GapKind.SOURCE_DROP, header.camera, dropped),
+            *_positive(GapKind.WIRE_LOSS, header.camera, lost),
+        )
+
+    def before_end(self, header: EndHeader) -> tuple[Gap, ...]:
+        """The records lost between the camera's last one and its end."""
+        last = self._last.get(header.camera)
+        if last is None or header.next_seq is None or header.stream_epoch is None or header.instance != last.instance:
+            return ()
+        seen = last.seq + 1 if header.stream_epoch == last.stream_epoch else 0
+        if header.stream_epoch < last.stream_epoch or header.next_seq <= seen:
+            return ()
+        self._last[header.camera] = _Position(last.instance, header.stream_epoch, header.next_seq - 1, last.source_seq)
+        return _positive(GapKind.WIRE_LOSS, header.camera, header.next_seq - seen)
+
+
+def merge(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    """One gap for each kind and camera, with the counts added."""
+    counts: dict[tuple[GapKind, str], int] = {}
+    for gap in gaps:
+        counts[gap.kind, gap.camera] = counts.get((gap.kind, gap.camera), 0) + gap.count
+    return tuple(Gap(kind, camera, count) for (kind, camera), count in counts.items())
+
+
+def _is_past(here: _Position, last: _Position) -> bool:
+    return here.instance == last.instance and (here.stream_epoch, here.seq) <= (last.stream_epoch, last.seq)
+
+
+def _jump(camera: str, last: _Position, here: _Position) -> tuple[Gap, ...]:
+    if here.instance != last.instance:
+        return (Gap(GapKind.RESTART, camera, 1),)
+    return _positive(GapKind.RECONNECT, camera, here.stream_epoch - last.stream_epoch)
+
+
+def _positive(kind: GapKind, camera: str, count: int) -> tuple[Gap, ...]:
+    return (Gap(kind, camera, count),) if count > 0 else ()

@@ -1,0 +1,154 @@
+"""What a subscriber gets: one typed value a message, header fields as attributes and tensors as numpy arrays."""
+
+import os
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from .gaps import Gap
+from .wire import (
+    EndHeader,
+    FeaturesHeader,
+    HelloHeader,
+    Message,
+    RecordFields,
+    StatusHeader,
+    TensorHeader,
+)
+
+Array = npt.NDArray[np.generic]
+
+
+class Tensors(Mapping[str, Array]):
+    """The tensors of a record by name, in the order they were published; read-only.
+
+    Arrays refer to the received message without a copy. bfloat16, which numpy lacks, becomes float32, exactly.
+    """
+
+    def __init__(self, layouts: Sequence[TensorHeader], buffers: Sequence[memoryview]) -> None:
+        self._parts = {layout.name: (layout, data) for layout, data in zip(layouts, buffers, strict=True)}
+        self._arrays: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        array = self._arrays.get(name)
+        if array is None:
+            if name not in self._parts:
+                raise KeyError(f"no tensor {name!r}; there are {', '.join(self._parts) or 'none'}")
+            array = self._arrays[name] = _array(*self._parts[name])
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{', '.join(f'{name} {layout.dtype}{list(layout.shape)}' for name, (layout, _) in self._parts.items())}>"
+        )
+
+    def layout(self, name: str) -> TensorHeader:
+        """How a tensor was sent: dtype, shape, layer and group."""
+        return self._parts[name][0]
+
+
+class FeaturesRecord(RecordFields, frozen=True, kw_only=True, eq=False):
+    """The features of one frame.
+
+    Attributes:
+        tensors: the tensors by name; `record["layer3/patch"]` is short for `record.tensors["layer3/patch"]`.
+        gaps: what is missing between the camera's last record and this one.
+    """
+
+    tensors: Tensors
+    gaps: tuple[Gap, ...] = ()
+
+    def __getitem__(self, name: str) -> Array:
+        return self.tensors[name]
+
+    def header(self) -> FeaturesHeader:
+        """The header as it was received."""
+        layouts = tuple(self.tensors.layout(name) for name in self.tensors)
+        return FeaturesHeader(**_fields(self, RecordFields), tensors=layouts)
+
+    def save_npz(self, path: str | os.PathLike[str]) -> None:
+        """Write the tensors, and the header as JSON under the name `header.json`, for `numpy.load(path)`.
+
+        The file appears under its name only when it is complete.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.part")
+        try:
+            with zipfile.ZipFile(partial, "w") as archive:
+                _write(archive, "header.json", np.array(msgspec.json.encode(self.header()).decode()))
+                for name, array in self.tensors.items():
+                    _write(archive, name, array)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+class StatusRecord(StatusHeader, frozen=True, kw_only=True):
+    """A camera's state."""
+
+    gaps: tuple[Gap, ...] = ()
+
+
+class EndRecord(EndHeader, frozen=True, kw_only=True):
+    """A camera's end; its gaps tell whether the last records arrived."""
+
+    gaps: tuple[Gap, ...] = ()
+
+
+class HelloRecord(HelloHeader, frozen=True, kw_only=True):
+    """What the service says of itself."""
+
+    gaps: tuple[Gap, ...] = ()
+
+
+Record = FeaturesRecord | StatusRecord | EndRecord | HelloRecord
+
+
+def make_record(message: Message, gaps: tuple[Gap, ...] = ()) -> Record:
+    """The record of a decoded message."""
+    match message.header:
+        case FeaturesHeader() as header:
+            tensors = Tensors(header.tensors, message.tensors)
+            return FeaturesRecord(**_fields(header, RecordFields), tensors=tensors, gaps=gaps)
+        case StatusHeader() as status:
+            return StatusRecord(**_fields(status, StatusHeader), gaps=gaps)
+        case EndHeader() as end:
+            return EndRecord(**_fields(end, EndHeader), gaps=gaps)
+        case HelloHeader() as hello:
+            return HelloRecord(**_fields(hello, HelloHeader), gaps=gaps)
+
+
+def _fields(value: msgspec.Struct, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in kind.__struct_fields__}
+
+
+def _array(layout: TensorHeader, data: memoryview) -> Array:
+    bits = np.dtype("<u2" if layout.dtype == "bf16" else layout.dtype)
+    array: Array = np.frombuffer(data, bits) if data.nbytes else np.empty(0, bits)
+    if layout.dtype == "bf16":  # the upper half of a float32
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    elif not array.flags.aligned:  # a small part inside a larger network buffer
+        array = array.copy()
+    array = array.reshape(layout.shape)
+    array.flags.writeable = False
+    return array
+
+
+def _write(archive: zipfile.ZipFile, name: str, array: Array) -> None:
+    # By hand, since numpy.savez takes names as keyword arguments: a tensor named `file` would break it.
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array(file, array, allow_pickle=False)
