@@ -15,13 +15,14 @@ from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.sources.redact import secrets_of
 
-from .config_environment import TABLES, Directories, apply_overrides, find_directories, report_unknown
+from .config_environment import TABLES, apply_overrides, report_unknown
 from .config_errors import ConfigError, Problem, show_key, suggest
 from .config_locate import locate_keys
 from .config_model import ResolvedModel, resolve_model
 from .config_report import Report
 from .config_resolve import check_names, resolve_camera, resolve_publish, resolve_stream
 from .config_tables import CameraTable, ModelTable, PublishTable, ServiceTable, StreamTable
+from .directories import Directories, find_directories
 
 __all__ = ["ConfigError", "LogConfig", "Problem", "ServiceConfig", "load_config"]
 
@@ -34,11 +35,11 @@ class LogConfig:
 
     Attributes:
         level: lines below it are left out.
-        format: `console` for people, `json` for one JSON object a line, `auto` for console on a terminal, else json.
+        form: `console` for people, `json` for one JSON object a line, `auto` for console on a terminal, else json.
     """
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["auto", "console", "json"] = "auto"
+    form: Literal["auto", "console", "json"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,12 @@
-"""What the environment says about the config: `RETINAD_<TABLE>__<KEY>` overrides, directories, and credentials.
+"""What the environment says about the config: `RETINAD_<TABLE>__<KEY>` overrides, and credentials.
 
 The mapping is handed in by `config.py`, one of the two files that read the process's environment. A `RETINAD_` variable
 that names no key is an error: a misspelt override would otherwise be ignored in silence.
 """
 
 import copy
-import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -28,40 +26,6 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "stream": StreamTable,
 }
 """The tables that stand once in a file; beside them there is only `[[camera]]`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Directories:
-    """Where the service keeps things.
-
-    Attributes:
-        runtime: sockets and locks; gone when the service stops. `RUNTIME_DIRECTORY` (set by systemd), else `retinad` in
-            `XDG_RUNTIME_DIR`, else `/tmp/retinad-<uid>`.
-        state: what survives a restart. `STATE_DIRECTORY` (set by systemd), else `retinad` in `XDG_STATE_HOME` or
-            `~/.local/state`.
-    """
-
-    runtime: Path
-    state: Path
-
-
-def find_directories(environment: Mapping[str, str]) -> Directories:
-    """The directories as the environment gives them; makes none."""
-    fallback = Path(f"/tmp/retinad-{os.getuid()}")
-    runtime = _first_directory(environment, "RUNTIME_DIRECTORY")
-    state = _first_directory(environment, "STATE_DIRECTORY")
-    xdg_runtime = _first_directory(environment, "XDG_RUNTIME_DIR")
-    xdg_state = _first_directory(environment, "XDG_STATE_HOME")
-    home = _first_directory(environment, "HOME")
-    return Directories(
-        runtime=runtime or (xdg_runtime / "retinad" if xdg_runtime else fallback),
-        state=state or (xdg_state or (home / ".local/state" if home else fallback / "state")) / "retinad",
-    )
-
-
-def _first_directory(environment: Mapping[str, str], name: str) -> Path | None:
-    first = environment.get(name, "").split(":")[0]
-    return Path(first) if first.startswith("/") else None
 
 
 def read_credential(text: str, environment: Mapping[str, str]) -> str:

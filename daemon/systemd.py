@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from typing import Self
 
 
 class Notifier:
@@ -51,6 +52,12 @@ class Notifier:
     def extend_timeout(self, seconds: float) -> None:
         """Ask for this many more seconds, from now, for starting, reloading or stopping."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the socket; later calls do nothing. May be called again."""

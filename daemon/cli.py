@@ -1,0 +1,209 @@
+"""The command `retinad`. Each command imports what it needs when it runs: a subscriber has neither torch nor pydantic.
+
+Exit codes are those of `exit_codes.py`. The product's only broad `except` is here, in `run_command`.
+"""
+
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from .config import ServiceConfig
+
+_SERVER_PARTS = ("anyio", "cv2", "pydantic", "safetensors", "structlog", "torch")
+_USAGE_ERROR = 2
+"""What typer exits with when the command line is wrong."""
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.", show_default=False)]
+
+
+@dataclass(slots=True)
+class CommandState:
+    """What outlives a command's function.
+
+    Attributes:
+        stack: closed at the end; `run` opens its log here, so that it is still open when a crash is reported.
+        has_log: whether the log is open.
+    """
+
+    stack: ExitStack
+    has_log: bool = False
+
+
+class MissingPartError(Exception):
+    """A command needs a library that is not installed."""
+
+
+def main() -> None:
+    """Run this process's command line and exit."""
+    code = run_command(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if any(thread.is_alive() and not thread.daemon for thread in threading.enumerate()[1:]):
+        os._exit(code)  # a thread is stuck in a library's call: waiting for it would be waiting for ever
+    sys.exit(code)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run a command line; returns its exit code."""
+    with ExitStack() as stack:
+        state = CommandState(stack)
+        try:
+            typer.main.get_command(make_app()).main(list(arguments), prog_name="retinad", obj=state)
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else ExitCode.OK
+            return ExitCode.USAGE if code == _USAGE_ERROR else code
+        except MissingPartError as error:
+            typer.echo(f"retinad: {error}", err=True)
+            return ExitCode.UNAVAILABLE
+        except Exception as error:  # the top: whatever nobody foresaw
+            _report_crash(error, state.has_log)
+            return ExitCode.FAULT
+    return ExitCode.OK
+
+
+def make_app() -> typer.Typer:
+    """The command line's definition."""
+    app = typer.Typer(
+        name="retinad",
+        help="Camera frames in, streaming transformer features out.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,  # its tracebacks show local variables, and these may hold secrets
+    )
+    for command in (run, check, cameras, subscribe, schema, version):
+        app.command()(command)
+    return app
+
+
+def run(
+    context: typer.Context,
+    config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The config file.")] = Path(
+        "config.toml"
+    ),
+) -> None:
+    """Run the service until it is told to stop. The log goes to standard error."""
+    with _server_parts("run"):
+        from .run import run_service
+    state = context.obj
+    assert isinstance(state, CommandState)
+    state.has_log = True
+    raise typer.Exit(run_service(config, state.stack))
+
+
+def check(config: ConfigArgument) -> None:
+    """Print the config as the service would run it, without secrets, or everything that is wrong with it."""
+    with _server_parts("check"):
+        from .config_show import show_config
+    typer.echo(show_config(_load(config)), nl=False)
+
+
+def cameras(config: ConfigArgument) -> None:
+    """Open every camera of a config and say what came; exit 66 if one gives no frame."""
+    with _server_parts("cameras"):
+        import anyio
+
+        from .probe_cameras import probe_cameras
+    findings = anyio.run(probe_cameras, _load(config).cameras)
+    for finding in findings:
+        typer.echo(str(finding))
+    if not all(finding.is_good for finding in findings):
+        raise typer.Exit(ExitCode.NO_INPUT)
+
+
+def subscribe(
+    endpoint: Annotated[str, typer.Argument(help="Where the service publishes, such as tcp://127.0.0.1:5555.")],
+    camera: Annotated[list[str] | None, typer.Option(help="This camera only; may be given several times.")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="This kind of message only; may be given several times.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each record's tensors to a .npz file.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds without a message.")] = None,
+    latest: Annotated[bool, typer.Option("--latest", help="Skip to the newest record when behind.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Print one line for each message that a service publishes."""
+    from .subscribe import subscribe as run_subscriber
+
+    raise typer.Exit(
+        run_subscriber(
+            endpoint=endpoint,
+            cameras=tuple(camera or ()),
+            kinds=tuple(kind or ()),
+            save=save,
+            count=count,
+            timeout_s=timeout,
+            latest=latest,
+            as_json=as_json,
+        )
+    )
+
+
+def schema() -> None:
+    """Print the JSON Schema of the messages' headers."""
+    from .schema import message_schema
+
+    typer.echo(message_schema())
+
+
+def version() -> None:
+    """Print the versions of retinad and of what it runs on."""
+    from .versions import find_versions
+
+    for name, text in find_versions().items():
+        typer.echo(f"{name} {text}")
+
+
+def _report_crash(error: Exception, has_log: bool) -> None:
+    from .redact import Redactor
+
+    if has_log:
+        logging.getLogger("retinad").critical("internal error", exc_info=error)
+    else:
+        typer.echo(Redactor().redact("".join(traceback.format_exception(error))), err=True, nl=False)
+        typer.echo("retinad: internal error, please report the traceback above", err=True)
+
+
+@contextmanager
+def _server_parts(command: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        part = (error.name or "").partition(".")[0]
+        if part not in _SERVER_PARTS:
+            raise
+        message = f"`{command}` needs the server's parts ({part} is missing): pip install 'retinad[server]'"
+        raise MissingPartError(message) from error
+
+
+def _load(path: Path) -> "ServiceConfig":
+    from retinad.pipeline.errors import ModelError
+
+    from .config import ConfigError, load_config
+
+    try:
+        return load_config(path)
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(ExitCode.CONFIG) from error
+    except ModelError as error:
+        typer.echo(f"retinad: {error}", err=True)
+        raise typer.Exit(ExitCode.UNAVAILABLE) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Writes a resolved config as TOML, every value spelt out and no secret in it: what the service will really do."""
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig, StreamConfig
+from retinad.pipeline.sources.redact import mask
+
+if TYPE_CHECKING:
+    from .config import ServiceConfig
+
+Values = dict[str, object]
+
+
+def show_config(config: "ServiceConfig") -> str:
+    """The config as TOML. What has no value stands as a comment; passwords in sources are masked."""
+    service: Values = {
+        "log_level": config.log.level,
+        "log_format": config.log.form,
+        "state_dir": str(config.state_dir),
+        "exit_when_done": config.exit_when_done,
+    }
+    tables = [_table("[service]", service), *_publish_tables(config.publish), _table("[model]", _model(config.model))]
+    return "\n".join(tables + [_table("[[camera]]", _camera(camera)) for camera in config.cameras])
+
+
+def _publish_tables(publish: PublishConfig) -> list[str]:
+    values = _values_of(publish)
+    curve = values.pop("curve")
+    tables = [_table("[publish]", values)]
+    return [*tables, _table("[publish.curve]", _values_of(curve))] if curve else tables
+
+
+def _model(model: ModelConfig) -> Values:
+    values = _values_of(model)
+    preset, network, output = values.pop("name"), _values_of(values.pop("network")), _values_of(values.pop("output"))
+    return {"preset": preset, **values, "output_dtype": output.pop("dtype"), **output, **network}
+
+
+def _camera(camera: CameraConfig) -> Values:
+    return _values_of(camera) | {"source": mask(camera.source, camera.source), "stream": _stream(camera.stream)}
+
+
+def _stream(stream: StreamConfig) -> Values:
+    values = _values_of(stream)
+    return values | _values_of(values.pop("retention"))
+
+
+def _values_of(config: object) -> Values:
+    return {field.name: getattr(config, field.name) for field in fields(config)}  # type: ignore[arg-type]
+
+
+def _table(header: str, values: Values) -> str:
+    lines = [f"{key} = {_toml(value)}" if value is not None else f"# {key} is not set" for key, value in values.items()]
+    return "\n".join([header, *lines, ""])
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case tuple():
+            return f"[{', '.join(_toml(item) for item in value)}]"
+        case dict():
+            return f"{{ {', '.join(f'{key} = {_toml(item)}' for key, item in value.items())} }}"
+        case _:
+            return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

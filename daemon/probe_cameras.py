@@ -1,0 +1,64 @@
+"""`retinad cameras`: opens every source of a config at the same time and says what each one is."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from retinad.pipeline.config import CameraConfig
+from retinad.pipeline.errors import SourceError
+from retinad.pipeline.sources.capture import probe
+from retinad.pipeline.sources.messages import SourceInfo
+from retinad.pipeline.sources.redact import mask
+
+
+@dataclass(frozen=True, slots=True)
+class CameraFinding:
+    """What a camera's source turned out to be.
+
+    Attributes:
+        camera: its config.
+        outcome: what the source says of itself, or why it cannot be read.
+    """
+
+    camera: CameraConfig
+    outcome: SourceInfo | SourceError
+
+    @property
+    def is_good(self) -> bool:
+        """Whether a frame came."""
+        return isinstance(self.outcome, SourceInfo)
+
+    def __str__(self) -> str:
+        lines = list(_describe(self.outcome))
+        source = mask(self.camera.source, self.camera.source)
+        return "\n".join([f"{self.camera.name}: {mask(lines[0], self.camera.source)}", f"    {source}", *lines[1:]])
+
+
+async def probe_cameras(cameras: Sequence[CameraConfig]) -> list[CameraFinding]:
+    """Try all cameras at once, each within its own timeouts; findings in the order of the cameras."""
+    outcomes: dict[str, SourceInfo | SourceError] = {}
+
+    async def probe_one(camera: CameraConfig) -> None:
+        outcomes[camera.name] = await probe(camera)
+
+    async with anyio.create_task_group() as group:
+        for camera in cameras:
+            group.start_soon(probe_one, camera, name=f"probe {camera.name}")
+    return [CameraFinding(camera, outcomes[camera.name]) for camera in cameras]
+
+
+def _describe(outcome: SourceInfo | SourceError) -> Iterator[str]:
+    if isinstance(outcome, SourceError):
+        yield f"{outcome.kind}: {outcome}"
+        return
+    words = [f"{outcome.width}x{outcome.height}"]
+    if outcome.fps:
+        words.append(f"{outcome.fps:g} frames/s")
+    if outcome.codec:
+        words.append(outcome.codec)
+    if outcome.frame_count:
+        words.append(f"{outcome.frame_count} frames")
+    words.append(f"by {outcome.backend}")
+    yield ", ".join(words)
+    yield from (f"    note: {note}" for note in outcome.notes)
