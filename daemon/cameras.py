@@ -1,0 +1,228 @@
+"""The cameras that run: each started, stopped or exchanged by itself, while the others go on undisturbed.
+
+The life of one camera: a stream is opened in the engine; its source is captured until it ends or is told to stop; the
+frames on their way are drained; `end` is published; the stream is closed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from retinad.pipeline.config import CameraConfig
+from retinad.pipeline.delivery import Delivery
+from retinad.pipeline.engine import Engine
+from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
+from retinad.pipeline.sources.camera import CameraStatus
+from retinad.pipeline.worker import Worker
+
+from .pump import flush
+
+DRAIN_S = 1.0
+"""Seconds that a camera told to stop may take to get its last frames through the model."""
+
+CLOSE_S = 0.3
+"""Seconds that its stream may then take to close."""
+
+
+class Capturing(Protocol):
+    """A camera's state machine."""
+
+    @property
+    def status(self) -> CameraStatus:
+        """Where it stands."""
+
+    async def run(self) -> CameraStatus:
+        """Fill the queue until the source is finished; cancellation stops it within a second."""
+
+
+class MakeCamera(Protocol):
+    """Makes the state machine of a camera."""
+
+    def __call__(
+        self,
+        config: CameraConfig,
+        queue: FrameQueue,
+        on_status: Callable[[CameraStatus], None],
+        *,
+        first_epoch: int,
+    ) -> Capturing: ...
+
+
+class CameraSink(Protocol):
+    """Where the cameras' news goes."""
+
+    def camera_changed(self, status: CameraStatus, counters: FrameCounters) -> None:
+        """A camera's state changed."""
+
+    def camera_ended(self, status: CameraStatus, counters: FrameCounters, next_seq: int | None) -> None:
+        """A camera is finished; its counters are final and add up.
+
+        Args:
+            status: its last state.
+            counters: what became of its frames.
+            next_seq: the number that its next record would have had, or None if there was none.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    config: CameraConfig
+    queue: FrameQueue
+    camera: Capturing
+    first_epoch: int
+    capturing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    draining: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    closing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    done: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def report(self) -> "CameraReport":
+        last_epoch = self.camera.status.stream_epoch
+        next_epoch = self.first_epoch if last_epoch is None else last_epoch + 1
+        return CameraReport(self.config, self.camera.status, self.queue.counters, next_epoch)
+
+    def stop(self) -> None:
+        """Stop capturing now, and bound what comes after it."""
+        self.capturing.cancel()
+        self.draining.deadline = anyio.current_time() + DRAIN_S
+        self.closing.deadline = anyio.current_time() + DRAIN_S + CLOSE_S
+
+
+@dataclass(frozen=True, slots=True)
+class CameraReport:
+    """One camera as it stands.
+
+    Attributes:
+        config: what it was told.
+        status: its state.
+        counters: what became of its frames since the service started.
+        next_epoch: the stream epoch that a new connection would get.
+    """
+
+    config: CameraConfig
+    status: CameraStatus
+    counters: FrameCounters
+    next_epoch: int
+
+
+class Cameras:
+    """Starts and stops cameras in a task group. Used on the event loop only.
+
+    Args:
+        tasks: where the cameras' tasks run.
+        queues: where their frames go.
+        worker: owner of the engine.
+        delivery: publishes what is left in the engine when a source ends.
+        sink: told of every change.
+        make_camera: builds a camera's state machine.
+    """
+
+    def __init__(
+        self,
+        tasks: TaskGroup,
+        queues: FrameQueues,
+        worker: Worker[Engine],
+        delivery: Delivery,
+        sink: CameraSink,
+        make_camera: MakeCamera,
+    ) -> None:
+        self._tasks = tasks
+        self._queues = queues
+        self._worker = worker
+        self._delivery = delivery
+        self._sink = sink
+        self._make_camera = make_camera
+        self._running: dict[str, _Running] = {}
+        self._applying = True  # nothing has been applied yet, so nothing is finished
+        self._changed = anyio.Event()
+        # Kept for cameras that are gone too: if they come back, their totals and epochs go on.
+        self._finished: dict[str, CameraReport] = {}
+        self._wanted: frozenset[str] = frozenset()
+
+    @property
+    def reports(self) -> list[CameraReport]:
+        """Every configured camera as it stands, finished ones included."""
+        finished = [
+            self._finished[name] for name in sorted(self._wanted & self._finished.keys() - self._running.keys())
+        ]
+        return [run.report for run in self._running.values()] + finished
+
+    async def all_finished(self) -> None:
+        """Wait until every camera has ended or failed for good."""
+        while self._applying or self._running:
+            await self._changed.wait()
+
+    async def apply(self, configs: Sequence[CameraConfig]) -> None:
+        """Make exactly these cameras run: stop those that are gone or changed, start those that are new or changed.
+
+        A camera whose configuration is the same goes on without losing a frame. A finished one stays finished unless
+        its configuration changed.
+        """
+        wanted = {config.name: config for config in configs}
+        self._wanted = frozenset(wanted)
+        self._applying = True
+        await self._stop([run for name, run in self._running.items() if wanted.get(name) != run.config])
+        for config in configs:
+            finished = self._finished.get(config.name)
+            if config.name not in self._running and (finished is None or finished.config != config):
+                self._start(config, finished)
+        self._applying = False
+        self._notify()
+
+    async def stop(self) -> None:
+        """Stop all cameras: captures end at once, frames on their way get `DRAIN_S`, then each `end` is published."""
+        await self._stop(list(self._running.values()))
+
+    async def _stop(self, runs: Sequence[_Running]) -> None:
+        for run in runs:
+            run.stop()
+        for run in runs:
+            await run.done.wait()
+
+    def _start(self, config: CameraConfig, past: CameraReport | None) -> None:
+        counters = past.counters if past else FrameCounters()
+        queue = self._queues.open(config.name, config.mode, config.queue_frames, counters)
+
+        def on_status(status: CameraStatus) -> None:
+            self._sink.camera_changed(status, queue.counters)
+
+        first_epoch = past.next_epoch if past else 0
+        run = _Running(config, queue, self._make_camera(config, queue, on_status, first_epoch=first_epoch), first_epoch)
+        self._running[config.name] = run
+        self._tasks.start_soon(self._run, run, name=f"camera {config.name}")
+
+    async def _run(self, run: _Running) -> None:
+        config = run.config
+        with run.capturing:
+            await self._worker.run(lambda engine: engine.open_stream(config.name, config.stream, config.resize))
+            await run.camera.run()
+        with run.draining:
+            await self._drain(run)
+        run.queue.discard()
+        with run.closing:
+            await self._worker.run(lambda engine: engine.close_stream(config.name))
+        self._finish(run)
+
+    async def _drain(self, run: _Running) -> None:
+        await run.queue.emptied()
+        # The worker is first in, first out: a step with the last frame, if one is under way, comes before this.
+        await flush(run.config.name, self._worker, self._delivery)
+        await run.queue.settled()
+
+    def _finish(self, run: _Running) -> None:
+        name = run.config.name
+        run.queue.abandon()
+        self._queues.close(name)
+        self._finished[name] = run.report
+        del self._running[name]
+        self._sink.camera_ended(run.camera.status, run.queue.counters, self._delivery.next_seq(name))
+        self._delivery.forget(name)
+        run.done.set()
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()

@@ -1,0 +1,37 @@
+"""The one loop that moves frames: queues -> worker -> delivery. Nothing else takes frames or runs steps."""
+
+import time
+from functools import partial
+
+from retinad.pipeline.delivery import Delivery, Outcome
+from retinad.pipeline.engine import Engine
+from retinad.pipeline.frame_queue import FrameQueues
+from retinad.pipeline.frames import Frame
+from retinad.pipeline.worker import Worker
+
+
+async def pump(queues: FrameQueues, worker: Worker[Engine], delivery: Delivery, max_batch: int) -> None:
+    """Run steps for ever: at most one frame of each camera, at most `max_batch` frames.
+
+    Raises:
+        DeviceError: the device failed; nothing of that step was published.
+    """
+    while True:
+        frames = await queues.take(max_batch)
+        outcomes, model_done_ns = await worker.run(partial(_step, frames))
+        del frames  # their pixels go back to the capture processes
+        delivery.deliver(outcomes, model_done_ns)
+
+
+async def flush(camera: str, worker: Worker[Engine], delivery: Delivery) -> None:
+    """Publish what the engine still holds of a stream that gets no more frames."""
+    outcomes, model_done_ns = await worker.run(partial(_flush, camera))
+    delivery.deliver(outcomes, model_done_ns)
+
+
+def _step(frames: list[Frame], engine: Engine) -> tuple[list[Outcome], int]:
+    return engine.step(frames), time.monotonic_ns()
+
+
+def _flush(camera: str, engine: Engine) -> tuple[list[Outcome], int]:
+    return engine.flush(camera), time.monotonic_ns()

@@ -1,0 +1,81 @@
+"""What the service says of itself at intervals: to systemd's watchdog, to its subscribers, and in its log."""
+
+import time
+from collections.abc import Iterable
+
+import anyio
+import structlog
+
+from retinad.pipeline.engine import Engine
+from retinad.pipeline.publisher import Publisher
+from retinad.pipeline.sources.camera import CameraState
+from retinad.pipeline.worker import Worker
+
+from .announce import Announcer
+from .cameras import CameraReport, Cameras
+from .loop_lag import LoopLag
+from .systemd import Notifier
+
+_log = structlog.get_logger("retinad")
+
+
+async def beat(publisher: Publisher, worker: Worker[Engine], notifier: Notifier, lag: LoopLag) -> None:
+    """Let subscribers in, measure the loop's lag, and feed the watchdog, for ever.
+
+    The watchdog is fed only while this loop runs and the worker either has nothing to do or gets its steps done: a step
+    that takes as long as the watchdog's interval stops the feeding. Cameras do not matter to it.
+    """
+    interval_s = notifier.watchdog_interval_s
+    fed_at = float("-inf")
+    while True:
+        lag.beat()
+        publisher.poll()
+        if interval_s is not None and time.monotonic() - fed_at >= interval_s / 2 and worker.busy_s < interval_s:
+            notifier.watchdog()
+            fed_at = time.monotonic()
+        await anyio.sleep(lag.interval_s)
+
+
+async def report(cameras: Cameras, announcer: Announcer, notifier: Notifier, lag: LoopLag, interval_s: float) -> None:
+    """Publish every camera's status, log the frame rate, and show it in `systemctl status`, every `interval_s`."""
+    rate = FrameRate()
+    while True:
+        await anyio.sleep(interval_s)
+        reports = cameras.reports
+        for camera in reports:
+            announcer.camera_changed(camera.status, camera.counters)
+        frames_per_s = rate.update(sum(camera.counters.published for camera in reports))
+        running = sum(camera.status.state is CameraState.RUNNING for camera in reports)
+        notifier.status(f"{running} of {len(reports)} cameras running, {frames_per_s:.1f} frames/s")
+        _log.info(
+            "running",
+            frames_per_s=round(frames_per_s, 1),
+            cameras=f"{running}/{len(reports)}",
+            **_totals(reports),
+            loop_lag_ms=lag.worst_ms,
+        )
+        lag.reset()
+
+
+class FrameRate:
+    """Frames a second between two readings of a counter."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._at = time.monotonic()
+
+    def update(self, count: int) -> float:
+        """The rate since the last call, or since this was made."""
+        now = time.monotonic()
+        frames_per_s = (count - self._count) / max(now - self._at, 1e-9)
+        self._count, self._at = count, now
+        return frames_per_s
+
+
+def _totals(reports: Iterable[CameraReport]) -> dict[str, int]:
+    totals = {"published": 0, "dropped": 0, "failed": 0}
+    for camera in reports:
+        totals["published"] += camera.counters.published
+        totals["dropped"] += camera.counters.dropped
+        totals["failed"] += camera.counters.failed
+    return totals

@@ -1,0 +1,263 @@
+"""The service: opens every part, runs them in one task group, and closes them in order. Shutdown is cancellation."""
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack
+from dataclasses import dataclass, replace
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from retinad.client.wire import ModelHeader
+from retinad.pipeline.config import CameraConfig
+from retinad.pipeline.delivery import Delivery
+from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine_report import ModelDescription
+from retinad.pipeline.errors import ModelError
+from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
+from retinad.pipeline.packing import largest_record_bytes
+from retinad.pipeline.publisher import Publisher
+from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus
+from retinad.pipeline.worker import Worker
+
+from .announce import Announcer, Description, described, model_header
+from .cameras import Cameras, MakeCamera
+from .config import ConfigError, ServiceConfig
+from .exit_codes import ExitCode
+from .loop_lag import LoopLag
+from .pump import pump
+from .report import beat, report
+from .systemd import Notifier
+
+_BEAT_S = 0.05
+_LOADING_S = 5.0
+
+_USUAL_SIZES = ((640, 480), (1920, 1080))
+"""4:3 and 16:9: a camera of another shape costs a moment at its first frame."""
+
+_LEVELS = {
+    CameraState.STALLED: logging.WARNING,
+    CameraState.BACKOFF: logging.WARNING,
+    CameraState.FAILED: logging.ERROR,
+}
+
+_log = structlog.get_logger("retinad")
+
+
+def make_engine(config: ServiceConfig) -> Engine:
+    """The engine with its weights loaded, warm for the usual shapes of pictures."""
+    engine = Engine(config.model)
+    engine.warm_up(_USUAL_SIZES)
+    return engine
+
+
+def make_camera(
+    config: CameraConfig, queue: FrameQueue, on_status: Callable[[CameraStatus], None], *, first_epoch: int
+) -> Camera:
+    """A camera that logs its changes of state, and what its capture process prints."""
+    log = _log.bind(camera=config.name)
+
+    def announce(status: CameraStatus) -> None:
+        level = _LEVELS.get(status.state, logging.INFO)
+        log.log(level, status.state, **described(status))
+        on_status(status)
+
+    return Camera(config, queue, announce, on_log=log.debug, first_epoch=first_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Where the service meets the world; tests put something of their own there.
+
+    Attributes:
+        load_config: reads the config anew; raises ConfigError. May block for a moment: it runs in a thread.
+        configure: applies what of a config lies outside the service: the log's level, the secrets to mask.
+        versions: versions of retinad and of the libraries below it, by name.
+        make_engine: loads the model and warms it up, in the worker's thread.
+        make_camera: makes a camera's state machine.
+    """
+
+    load_config: Callable[[], ServiceConfig]
+    configure: Callable[[ServiceConfig], None]
+    versions: Mapping[str, str]
+    make_engine: Callable[[ServiceConfig], AbstractContextManager[Engine]] = make_engine
+    make_camera: MakeCamera = make_camera
+
+
+async def serve(config: ServiceConfig, edges: Edges, notifier: Notifier) -> ExitCode:
+    """Run until told to stop (SIGTERM, SIGINT) or, with `exit_when_done`, until every source has ended.
+
+    SIGHUP reads the config again: cameras are added, removed or exchanged without disturbing the others; a config that
+    is wrong changes nothing. A second SIGTERM or SIGINT ends the process at once.
+
+    Returns:
+        OK, or NO_INPUT if every source failed (`exit_when_done`).
+
+    Raises:
+        PublishError: an endpoint cannot be bound.
+        ModelError: the model cannot be loaded or warmed up.
+        DeviceError: the device failed.
+    """
+    try:
+        return await _Service(config, edges, notifier).run()
+    except BaseExceptionGroup as group:
+        raise _only_error(group) from group
+
+
+class _Service:
+    def __init__(self, config: ServiceConfig, edges: Edges, notifier: Notifier) -> None:
+        self._config = config
+        self._edges = edges
+        self._notifier = notifier
+        self._stop = anyio.Event()
+        self._reload = anyio.Event()
+        self._lag = LoopLag(_BEAT_S)
+        self._queues = FrameQueues()
+
+    async def run(self) -> ExitCode:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._receive_signals, name="signals")
+            code = await self._run_parts()
+            tasks.cancel_scope.cancel()
+        return code
+
+    async def _run_parts(self) -> ExitCode:
+        description = Description(self._config.model.output, self._edges.versions)
+        with Publisher(
+            self._config.publish,
+            model=ModelHeader(name=self._config.model.name, weights="loading"),
+            largest_message_bytes=largest_record_bytes(self._config.model),
+            describe=description,
+        ) as publisher:
+            async with AsyncExitStack() as resources:
+                worker = await self._load_model(resources)
+                if worker is None:
+                    return ExitCode.OK
+                return await self._run_cameras(publisher, description, worker)
+
+    async def _load_model(self, resources: AsyncExitStack) -> Worker[Engine] | None:
+        """The worker with its model, warm; None if told to stop meanwhile."""
+        _log.info("loading the model", model=self._config.model.name, device=self._config.model.device)
+        worker = Worker(lambda: self._edges.make_engine(self._config))
+        async with anyio.create_task_group() as loading:
+            loading.start_soon(self._ask_for_time, name="start-up time")
+            loading.start_soon(self._cancel_on_stop, loading, name="stop while loading")
+            await resources.enter_async_context(worker)
+            loading.cancel_scope.cancel()
+        return None if self._stop.is_set() else worker
+
+    async def _run_cameras(self, publisher: Publisher, description: Description, worker: Worker[Engine]) -> ExitCode:
+        model = await worker.run(lambda engine: engine.description)
+        publisher.model = model_header(model)
+        announcer = Announcer(publisher, self._lag)
+        delivery = Delivery(self._queues, publisher)
+        async with anyio.create_task_group() as tasks:
+            cameras = Cameras(tasks, self._queues, worker, delivery, announcer, self._edges.make_camera)
+            description.models, description.cameras = (publisher.model,), lambda: cameras.reports
+            tasks.start_soon(pump, self._queues, worker, delivery, self._config.model.max_batch, name="pump")
+            tasks.start_soon(beat, publisher, worker, self._notifier, self._lag, name="beat")
+            tasks.start_soon(
+                report, cameras, announcer, self._notifier, self._lag, self._config.publish.heartbeat_s, name="report"
+            )
+            self._log_start(model, publisher)
+            self._notifier.ready()
+            await cameras.apply(self._config.cameras)
+            await self._until_stop(cameras)
+            self._notifier.stopping()
+            await cameras.stop()
+            tasks.cancel_scope.cancel()
+        return self._exit_code(cameras)
+
+    async def _until_stop(self, cameras: Cameras) -> None:
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(self._reload_when_asked, cameras, name="reload")
+            if self._config.exit_when_done:
+                waiting.start_soon(self._stop_when_done, cameras, name="stop when done")
+            await self._stop.wait()
+            waiting.cancel_scope.cancel()
+
+    async def _stop_when_done(self, cameras: Cameras) -> None:
+        await cameras.all_finished()
+        _log.info("every source has ended")
+        self._stop.set()
+
+    async def _reload_when_asked(self, cameras: Cameras) -> None:
+        while True:
+            await self._reload.wait()
+            self._reload = anyio.Event()
+            self._notifier.reloading()
+            await self._take_new_config(cameras)
+            self._notifier.ready()
+
+    async def _take_new_config(self, cameras: Cameras) -> None:
+        try:
+            config = await anyio.to_thread.run_sync(self._edges.load_config)
+        except (ConfigError, ModelError) as error:
+            _log.error("the new config is wrong, the old one stays", problems=str(error))
+            return
+        fixed = replace(
+            config,
+            publish=self._config.publish,
+            model=self._config.model,
+            state_dir=self._config.state_dir,
+            runtime_dir=self._config.runtime_dir,
+            exit_when_done=self._config.exit_when_done,
+        )
+        if fixed != config:
+            _log.warning("only cameras and the log change on reload; the rest of the new config needs a restart")
+        self._edges.configure(fixed)
+        await cameras.apply(fixed.cameras)
+        self._config = fixed
+        _log.info("reloaded", cameras=[camera.name for camera in fixed.cameras])
+
+    def _exit_code(self, cameras: Cameras) -> ExitCode:
+        states = [camera.status.state for camera in cameras.reports]
+        all_failed = bool(states) and all(state is CameraState.FAILED for state in states)
+        return ExitCode.NO_INPUT if self._config.exit_when_done and all_failed else ExitCode.OK
+
+    async def _ask_for_time(self) -> None:
+        while True:
+            self._notifier.extend_timeout(2 * _LOADING_S)
+            self._notifier.status("loading the model")
+            await anyio.sleep(_LOADING_S)
+
+    async def _cancel_on_stop(self, loading: TaskGroup) -> None:
+        await self._stop.wait()
+        loading.cancel_scope.cancel()
+
+    async def _receive_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    self._reload.set()
+                elif self._stop.is_set():
+                    _log.warning("told to stop a second time: stopping at once")
+                    os._exit(128 + number)
+                else:
+                    _log.info("stopping", signal=number.name)
+                    self._stop.set()
+
+    def _log_start(self, model: ModelDescription, publisher: Publisher) -> None:
+        _log.info(
+            "started",
+            model=model.name,
+            weights=model.weights,
+            device=model.device,
+            dtype=model.dtype,
+            parameters=model.parameters,
+            endpoints=list(publisher.endpoints),
+            cameras=[camera.name for camera in self._config.cameras],
+            versions=dict(self._edges.versions),
+        )
+        if model.weights.startswith("random"):
+            _log.warning("the weights are random: the features mean nothing", set="model.checkpoint")
+        _log.info("subscribe with", command=f"retinad subscribe {publisher.endpoints[-1]}")
+
+
+def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error in a group of groups."""
+    first = group.exceptions[0]
+    return _only_error(first) if isinstance(first, BaseExceptionGroup) else first

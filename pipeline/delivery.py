@@ -1,0 +1,79 @@
+"""What becomes of a step's outcomes: numbered, counted and published, in the order in which they left the model."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from .frame_queue import FrameQueue, FrameQueues
+from .frames import Features, FrameFailure
+
+Outcome = Features | FrameFailure
+
+
+class FeaturesSink(Protocol):
+    """Where features go: the publisher, or a test's list."""
+
+    def publish_features(
+        self, features: Features, *, seq: int, dropped_total: int, failed_total: int, model_done_ns: int
+    ) -> None:
+        """Send one record; never waits.
+
+        Args:
+            features: what to send.
+            seq: number of the record within its stream epoch, without gaps.
+            dropped_total: frames of the camera dropped so far.
+            failed_total: frames of the camera without features so far.
+            model_done_ns: `time.monotonic_ns()` at the end of the model's step.
+        """
+
+
+class Delivery:
+    """Numbers records (`seq`, gap-free within a stream epoch), keeps the cameras' counters true, and publishes.
+
+    Args:
+        queues: the cameras' queues, whose counters are updated.
+        sink: where the features go.
+    """
+
+    def __init__(self, queues: FrameQueues, sink: FeaturesSink) -> None:
+        self._queues = queues
+        self._sink = sink
+        self._last_seq: dict[str, tuple[int, int]] = {}
+        self.last_failure: FrameFailure | None = None
+
+    def deliver(self, outcomes: Iterable[Outcome], model_done_ns: int) -> None:
+        """Publish the features among the outcomes and count the failures; cameras that are gone are passed over."""
+        for outcome in outcomes:
+            if outcome.stamp.camera not in self._queues:
+                continue
+            queue = self._queues[outcome.stamp.camera]
+            if isinstance(outcome, FrameFailure):
+                self.last_failure = outcome
+                queue.mark_failed()
+            else:
+                self._publish(outcome, queue, model_done_ns)
+
+    def next_seq(self, camera: str) -> int | None:
+        """The number that the camera's next record in its stream epoch would get; None before its first record."""
+        last = self._last_seq.get(camera)
+        return None if last is None else last[1] + 1
+
+    def forget(self, camera: str) -> None:
+        """Forget the numbering of a camera. Idempotent."""
+        self._last_seq.pop(camera, None)
+
+    def _publish(self, features: Features, queue: FrameQueue, model_done_ns: int) -> None:
+        seq = self._next_seq(features.stamp.camera, features.stamp.stream_epoch)
+        self._sink.publish_features(
+            features,
+            seq=seq,
+            dropped_total=queue.counters.dropped,
+            failed_total=queue.counters.failed,
+            model_done_ns=model_done_ns,
+        )
+        queue.mark_published()
+
+    def _next_seq(self, camera: str, stream_epoch: int) -> int:
+        last_epoch, last_seq = self._last_seq.get(camera, (-1, -1))
+        seq = last_seq + 1 if stream_epoch == last_epoch else 0
+        self._last_seq[camera] = (stream_epoch, seq)
+        return seq
