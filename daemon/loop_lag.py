@@ -15,13 +15,14 @@ class LoopLag:
     def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.interval_s = interval_s
         self._clock = clock
-        self._due = clock() + interval_s
+        self._due: float | None = None
         self._worst_s = 0.0
 
     def beat(self) -> None:
         """Note that the loop has just run."""
         now = self._clock()
-        self._worst_s = max(self._worst_s, now - self._due)
+        if self._due is not None:
+            self._worst_s = max(self._worst_s, now - self._due)
         self._due = now + self.interval_s
 
     @property
