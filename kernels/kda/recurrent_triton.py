@@ -8,10 +8,12 @@ import triton
 import triton.language as tl
 
 from .checks import KdaShape
+from .gate import log_decay, unit_rows
 
-# One warp holds a [BLOCK_K, BLOCK_V] tile of the state in registers: 2,048 floats are 64 registers a thread, and a
-# sum over K crosses lanes only, never warps.
-TILE = 2048
+# One warp holds a [BLOCK_K, BLOCK_V] tile of the state in registers: 1,024 floats are 32 registers a thread, a sum over
+# K crosses lanes only, never warps, and one sequence of 16 heads of 128 x 128 is 256 programs. A row of 8 floats is one
+# sector of memory, the least that is read without waste.
+TILE, MIN_BLOCK_V = 1024, 8
 
 
 def launch_recurrent(
@@ -32,8 +34,7 @@ def launch_recurrent(
     indices (read, written). `beta_factor` 0 takes beta as it is, 1 and 2 multiply its sigmoid. Writes `o` and the
     written state."""
     rows = [_rows(x) for x in tokens]
-    block_k = triton.next_power_of_2(shape.K)
-    block_v = min(triton.next_power_of_2(shape.V), max(TILE // block_k, 8))
+    block_k, block_v = block_sizes(shape.K, shape.V)
     programs = shape.N * shape.HV * triton.cdiv(shape.V, block_v)
     if programs == 0:
         return
@@ -48,6 +49,12 @@ def launch_recurrent(
     )  # fmt: skip
 
 
+def block_sizes(K: int, V: int) -> tuple[int, int]:
+    """Sides of a program's tile of the state: all of K, and as much of V as fits."""
+    block_k = triton.next_power_of_2(K)
+    return block_k, min(triton.next_power_of_2(V), max(TILE // block_k, MIN_BLOCK_V))
+
+
 def _slot_stride(states: torch.Tensor | None) -> int:
     return 0 if states is None else states.stride(0)
 
@@ -58,25 +65,6 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     dense = x.stride(-1) == 1 and (x.dim() == 3 or x.stride(2) == x.shape[3] or x.shape[2] == 1)
     even = x.shape[0] == 1 or x.stride(0) == x.shape[1] * x.stride(1)
     return x if dense and even else x.contiguous()
-
-
-@triton.jit
-def log_decay(g, A_log_ptr, dt_bias_ptr, lower_bound, h, offs_k, mask_k, K: tl.constexpr):
-    if dt_bias_ptr is not None:
-        g += tl.load(dt_bias_ptr + h * K + offs_k, mask=mask_k, other=0.0).to(tl.float32)
-    rate = 1.0
-    if A_log_ptr is not None:
-        rate = tl.exp(tl.load(A_log_ptr + h).to(tl.float32))
-    if lower_bound is None:
-        g = -rate * (tl.maximum(g, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(g))))
-    else:
-        g = lower_bound * tl.sigmoid(rate * g)
-    return g
-
-
-@triton.jit
-def l2norm(x):
-    return x * tl.rsqrt(tl.sum(x * x, 0) + 1e-6)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -142,9 +130,9 @@ def recurrent_kernel(
         beta_next = tl.load(beta_ptr + (t + 1) * stride_betat + h, mask=some, other=0.0)
 
         if USE_L2NORM:
-            q, k = l2norm(q), l2norm(k)
+            q, k = unit_rows(q[None, :]).reshape([BLOCK_K]), unit_rows(k[None, :]).reshape([BLOCK_K])
         if USE_GATE:
-            g = log_decay(g, A_log_ptr, dt_bias_ptr, lower_bound, h, offs_k, mask_k, K)
+            g = log_decay(g[None, :], A_log_ptr, dt_bias_ptr, lower_bound, h, offs_k, mask_k, K).reshape([BLOCK_K])
         if BETA_FACTOR > 0:
             beta = BETA_FACTOR * tl.sigmoid(beta)
         S *= tl.exp(g)[:, None]

@@ -1,0 +1,27 @@
+"""Where the kernels run in tests: on a CUDA device if there is one, else on the CPU through Triton's interpreter.
+
+Triton decides when it is imported, so this is settled here, before a test imports a kernel.
+"""
+
+import os
+import sys
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        raise pytest.UsageError(
+            "triton was imported before its interpreter could be chosen: run with TRITON_INTERPRET=1"
+        )
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")

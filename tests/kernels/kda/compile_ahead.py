@@ -1,0 +1,73 @@
+"""Compiles kernels for Hopper without a device and prints what each uses: a program, to run outside the interpreter."""
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from retinad.kernels.kda import conv_triton, recurrent_triton
+
+TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+SIZES = [(16, 16), (64, 64), (100, 60), (128, 128), (256, 256)]
+
+
+def compile_for_hopper(kernel: Any, arguments: dict[str, Any], num_warps: int) -> str:
+    """Resources of `kernel`, whose arguments are given by value (constants), or as a type of Triton's ("*fp32")."""
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int], Any] = {}
+    attributes: dict[tuple[int], Any] = {}
+    for i, name in enumerate(kernel.arg_names):
+        value = arguments[name]
+        if not isinstance(value, str):
+            signature[name], constants[(i,)] = "constexpr", value
+            continue
+        signature[name] = value
+        if value.startswith("*") or name.startswith("stride"):
+            attributes[(i,)] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature, constants, attributes)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+        cubin.write(compiled.asm["cubin"])
+        cubin.flush()
+        usage = subprocess.run(
+            [TOOLS / "cuobjdump", "--dump-resource-usage", cubin.name], capture_output=True, text=True, check=True
+        ).stdout
+    return " ".join(re.findall(r"(?:REG|STACK|SHARED|LOCAL):\d+", usage))
+
+
+def recurrent_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
+    kernel = recurrent_triton.recurrent_kernel
+    floats = dict.fromkeys(("A_log_ptr", "dt_bias_ptr", "read_ptr", "written_ptr"), "*fp32")
+    ints = dict.fromkeys(("cu_seqlens_ptr", "read_slots_ptr", "written_slots_ptr"), "*i32")
+    for K, V in SIZES:
+        for dtype in ("bf16",) if K != 128 else ("bf16", "fp32"):
+            for v_first in (False, True):
+                tokens = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "g_ptr", "beta_ptr", "o_ptr"), f"*{dtype}")
+                block_k, block_v = recurrent_triton.block_sizes(K, V)
+                others: dict[str, Any] = {
+                    "scale": "fp32", "lower_bound": "fp32", "T": "i32", "H": 16, "HV": 16, "K": K, "V": V,
+                    "BLOCK_K": block_k, "BLOCK_V": block_v, "USE_GATE": True, "USE_L2NORM": True, "BETA_FACTOR": 1,
+                    "STATE_V_FIRST": v_first,
+                }  # fmt: skip
+                strides = {name: "i32" for name in kernel.arg_names if name.startswith("stride")}
+                yield f"recurrent {K} {V} {dtype} {v_first}", kernel, tokens | floats | ints | others | strides, 1
+
+
+def convolution_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
+    for kernel, warps in ((conv_triton.convolution_kernel, 4), (conv_triton.state_update_kernel, 1)):
+        pointers = {name: "*i32" if "slots" in name or "cu_" in name else "*bf16" for name in kernel.arg_names}
+        numbers = {name: "i32" for name in kernel.arg_names if not name.endswith("_ptr")}
+        blocks = {"D": 3072, "BLOCK_T": conv_triton.BLOCK_T, "BLOCK_D": conv_triton.BLOCK_D}
+        yield f"{kernel.__name__}", kernel, pointers | numbers | blocks, warps
+
+
+if __name__ == "__main__":
+    for name, kernel, arguments, warps in [*recurrent_cases(), *convolution_cases()]:
+        sys.stdout.write(f"{name}: {compile_for_hopper(kernel, arguments, warps)}\n")
