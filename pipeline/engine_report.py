@@ -1,0 +1,93 @@
+"""What the engine says of itself: what runs, what it has done, and what its streams remember."""
+
+from dataclasses import dataclass, replace
+
+from .stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What runs.
+
+    Attributes:
+        name: the preset's name.
+        weights: `sha256:<hex>` of the checkpoint, or `random:<seed>`.
+        mixers: how the global blocks mix tokens over time, one word a layer pair.
+        device, dtype: where and in which number format it computes.
+        parameters: numbers in its weights.
+    """
+
+    name: str
+    weights: str
+    mixers: tuple[str, ...]
+    device: str
+    dtype: str
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatistics:
+    """One stream's memory.
+
+    Attributes:
+        camera: the stream's name.
+        epoch: number of its memory; the memory was restarted so many times.
+        frames: frames in this epoch so far.
+        keyframes: those of them that entered the memory.
+        history_dropped: evicted frames of which nothing is attended to any more.
+        waiting: frames that wait for the stream's first step.
+        nbytes: bytes of its memory.
+    """
+
+    camera: str
+    epoch: int
+    frames: int
+    keyframes: int
+    history_dropped: int
+    waiting: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """Counts since the engine was made, and its streams now.
+
+    Attributes:
+        forwards: runs of the model.
+        features: frames that gave features.
+        failures: frames that failed.
+        nan_frames: frames that gave non-finite numbers (among `features`).
+        streams: the open streams.
+    """
+
+    forwards: int = 0
+    features: int = 0
+    failures: int = 0
+    nan_frames: int = 0
+    streams: tuple[StreamStatistics, ...] = ()
+
+    def plus(
+        self, *, forwards: int = 0, features: int = 0, failures: int = 0, nan_frames: int = 0
+    ) -> "EngineStatistics":
+        """The counts with more added."""
+        return replace(
+            self,
+            forwards=self.forwards + forwards,
+            features=self.features + features,
+            failures=self.failures + failures,
+            nan_frames=self.nan_frames + nan_frames,
+        )
+
+
+def stream_statistics(stream: Stream) -> StreamStatistics:
+    """What one stream remembers now."""
+    ledger = None if stream.state is None else stream.state.ledger
+    return StreamStatistics(
+        camera=stream.camera,
+        epoch=stream.epoch,
+        frames=stream.next_frame,
+        keyframes=0 if ledger is None else ledger.committed,
+        history_dropped=0 if ledger is None else ledger.evicted - ledger.remembered,
+        waiting=len(stream.waiting),
+        nbytes=0 if stream.state is None else stream.state.nbytes,
+    )

@@ -1,0 +1,130 @@
+"""One run of the model over frames of several streams, from prepared pictures to features."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .cache.dense import DenseStep, StreamState
+from .cache.ledger import Layout, Ledger, StepPlan
+from .config import ModelConfig
+from .frames import Features, Flag, Size
+from .model.aggregator import Aggregator, FrameNumbers
+from .model.devices import torch_dtype
+from .packing import PackedStep, TokenShape, pack
+from .preprocess import Fit
+from .stream import PreparedFrame, Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """Frames of one stream that run together: its first block, or one later frame."""
+
+    stream: Stream
+    frames: tuple[PreparedFrame, ...]
+
+
+Batch = tuple[Segment, ...]
+"""Segments of different streams whose pictures have one size; they run in one forward."""
+
+
+def batches(segments: Sequence[Segment], max_batch: int) -> Iterator[Batch]:
+    """Sort segments by the size of their pictures, at most `max_batch` frames a batch; no segment is split."""
+    by_size: dict[Size, list[Segment]] = {}
+    for segment in segments:
+        by_size.setdefault(segment.frames[0].how.model_size, []).append(segment)
+    for group in by_size.values():
+        batch: list[Segment] = []
+        for segment in group:
+            if batch and sum(len(other.frames) for other in batch) + len(segment.frames) > max_batch:
+                yield tuple(batch)
+                batch = []
+            batch.append(segment)
+        yield tuple(batch)
+
+
+class Forward:
+    """Runs batches.
+
+    Args:
+        model: the network, on its device.
+        config: what the model is and what is published of it.
+    """
+
+    def __init__(self, model: Aggregator, config: ModelConfig) -> None:
+        self._model = model
+        self._config = config
+
+    def run(self, batch: Batch, started_ns: int) -> list[Features]:
+        """Features of all frames of a batch, in order; their streams have moved on by these frames.
+
+        If it raises, the streams' memories may be half written and must be dropped.
+
+        Args:
+            batch: what to run.
+            started_ns: monotonic time at which the step began.
+        """
+        begun_ns = time.monotonic_ns()
+        shape = self._token_shape(batch[0].frames[0].how)
+        states = [self._state(segment.stream, shape) for segment in batch]
+        step = DenseStep(states, [len(segment.frames) for segment in batch])
+        images = torch.stack([frame.image for segment in batch for frame in segment.frames])
+        outputs = self._model(images, _numbers(step.plans), step, self._config.output.layers)
+        packed = pack(outputs, shape, self._config.output)
+        step.commit()
+        return self._features(batch, step.plans, packed, started_ns, (time.monotonic_ns() - begun_ns) // 1000)
+
+    def _token_shape(self, how: Fit) -> TokenShape:
+        network = self._config.network
+        return TokenShape(network.register_tokens, how.grid, network.channels)
+
+    def _state(self, stream: Stream, shape: TokenShape) -> StreamState:
+        if stream.state is None:
+            ledger = Ledger(Layout.of(stream.config, shape.tokens, shape.special))
+            layers, heads = self._config.output.layers[-1] + 1, self._config.network.heads
+            dtype, device = torch_dtype(self._config.dtype), torch.device(self._config.device)
+            stream.state = StreamState.allocate(ledger, layers, heads, self._model.head_dim, dtype, device)
+        return stream.state
+
+    def _features(
+        self, batch: Batch, plans: Sequence[StepPlan], packed: PackedStep, started_ns: int, model_us: int
+    ) -> list[Features]:
+        frames = [(frame, plan) for segment, plan in zip(batch, plans, strict=True) for frame in segment.frames]
+        return [
+            Features(
+                stamp=frame.stamp,
+                epoch=frame.epoch,
+                epoch_frame=frame.epoch_frame,
+                keyframe=plan.keyframe,
+                flags=frame.flags | self._flags(plan, finite),
+                model_size=frame.how.model_size,
+                grid=frame.how.grid,
+                to_source=frame.how.to_source,
+                tensors=tensors,
+                latency_us=_latency_us(frame, started_ns, model_us),
+            )
+            for (frame, plan), tensors, finite in zip(frames, packed.tensors, packed.finite, strict=True)
+        ]
+
+    def _flags(self, plan: StepPlan, finite: bool) -> set[Flag]:
+        conditions = (
+            (Flag.WARMUP, plan.first),
+            (Flag.NAN, not finite),
+            (Flag.RANDOM_WEIGHTS, self._config.checkpoint is None),
+        )
+        return {flag for flag, applies in conditions if applies}
+
+
+def _numbers(plans: Sequence[StepPlan]) -> FrameNumbers:
+    numbered = [(number, plan.after.layout.scale_frames) for plan in plans for number in plan.frame_numbers]
+    return FrameNumbers(
+        times=tuple(number for number, _ in numbered),
+        first=tuple(number == 0 for number, _ in numbered),
+        scale=tuple(number < scale_frames for number, scale_frames in numbered),
+    )
+
+
+def _latency_us(frame: PreparedFrame, started_ns: int, model_us: int) -> dict[str, int]:
+    queue_us = max(0, started_ns - frame.stamp.capture_monotonic_ns) // 1000
+    return {"queue": queue_us, "preprocess": frame.preprocess_us, "model": model_us}

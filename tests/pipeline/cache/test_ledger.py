@@ -1,0 +1,136 @@
+"""The ledger's places, played on a list of token names, hold and show exactly what the rules of the memory say."""
+
+import itertools
+
+import pytest
+
+from retinad.pipeline.cache.ledger import Layout, Ledger, Move, StepPlan
+from retinad.pipeline.config import RetentionConfig, StreamConfig
+
+P, S = 5, 3
+Token = tuple[int, int]
+"""Frame and index of a token within it."""
+
+
+class Storage:
+    """Token places that hold names instead of keys, played as a backend plays them."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.places: list[Token | None] = [None] * layout.tokens
+        self.ledger = Ledger(layout)
+
+    def step(self, frames: list[int]) -> tuple[StepPlan, list[Token | None]]:
+        plan = self.ledger.plan(len(frames))
+        self._move(plan.evictions)
+        for frame, place in zip(frames, plan.places, strict=True):
+            self.places[place : place + P] = [(frame, token) for token in range(P)]
+        seen = self.places[slice(*plan.visible)]
+        self._move(plan.late_evictions)
+        self.ledger = plan.after
+        return plan, seen
+
+    def _move(self, moves: tuple[Move, ...]) -> None:
+        for move in moves:
+            kept = self.places[move.source : move.source + move.tokens]
+            self.places[move.target : move.target + move.tokens] = kept
+
+
+class Rules:
+    """The memory as the specification words it, without places."""
+
+    def __init__(self, stream: StreamConfig) -> None:
+        self.stream = stream
+        self.scale: list[int] = []
+        self.window: list[int] = []
+        self.evicted: list[int] = []
+
+    def step(self, frames: list[int], *, keyframe: bool) -> set[Token]:
+        if not self.scale and not self.window:
+            return self._first(frames)
+        if not keyframe:
+            return self._visible(self.window + frames)
+        self._remember(frames)
+        return self._visible(self.window)
+
+    def _first(self, frames: list[int]) -> set[Token]:
+        if self.stream.retention.include_scale_frames:
+            self.scale = frames
+        else:
+            self._remember(frames)
+        return {(frame, token) for frame in frames for token in range(P)}
+
+    def _remember(self, frames: list[int]) -> None:
+        everything = self.window + frames
+        self.evicted += everything[: -self.stream.window]
+        self.window = everything[-self.stream.window :]
+
+    def _visible(self, live: list[int]) -> set[Token]:
+        retention = self.stream.retention
+        kept = 0 if not retention.cross_frame_special else 1 if retention.camera_only else S
+        history = self.evicted[-self.stream.history_frames :] if self.stream.history_frames else []
+        whole = {(frame, token) for frame in self.scale + live for token in range(P)}
+        return whole | {(frame, token) for frame in history for token in range(kept)}
+
+
+def streams() -> list[StreamConfig]:
+    flags = [RetentionConfig(*values) for values in itertools.product((True, False), repeat=3)]
+    sizes = itertools.product((1, 2, 5), (1, 3), (1, 3), (0, 2, 100))
+    return [StreamConfig(*size, retention=retention) for size in sizes for retention in flags]
+
+
+def frames_by_step(stream: StreamConfig, first: int, total: int) -> list[tuple[list[int], bool]]:
+    later = range(first, total)
+    steps = [([frame], (frame - first) % stream.keyframe_interval == 0) for frame in later]
+    return [(list(range(first)), True), *steps]
+
+
+@pytest.mark.parametrize("short", [False, True], ids=["all scale frames", "fewer scale frames"])
+def test_a_step_sees_what_the_rules_say_and_nothing_twice(short: bool) -> None:
+    for stream in streams():
+        storage, rules = Storage(Layout.of(stream, P, S)), Rules(stream)
+        first = 1 if short else stream.scale_frames
+        for frames, keyframe in frames_by_step(stream, first, first + 20):
+            plan, seen = storage.step(frames)
+            expected = rules.step(frames, keyframe=keyframe)
+            assert plan.keyframe == keyframe
+            assert len(seen) == len(expected), (stream, frames)
+            assert set(seen) == expected, (stream, frames)
+
+
+def test_frame_numbers_count_committed_frames_only() -> None:
+    """A non-keyframe has the number that the next keyframe will have."""
+    ledger = Ledger(Layout.of(StreamConfig(scale_frames=2, window=4, keyframe_interval=3), P, S))
+    numbers = []
+    for count in (2, *[1] * 7):
+        plan = ledger.plan(count)
+        numbers += plan.frame_numbers
+        ledger = plan.after
+    assert numbers == [0, 1, 2, 3, 3, 3, 4, 4, 4]
+    assert ledger.committed == 5
+
+
+def test_what_a_step_attends_to_stays_constant_for_ever() -> None:
+    ledger = Ledger(Layout.of(StreamConfig(scale_frames=2, window=4, history_frames=10), P, S))
+    ledger = ledger.plan(2).after
+    attended = {}
+    for frame in range(100_000):
+        plan = ledger.plan(1)
+        attended[frame] = plan.visible[1] - plan.visible[0]
+        ledger = plan.after
+    assert attended[1_000] == attended[10_000] == attended[99_999] == (2 + 4) * P + 10 * S
+    assert max(attended.values()) <= ledger.layout.tokens
+
+
+@pytest.mark.parametrize(("before", "frames"), [(0, 0), (0, 3), (2, 0), (2, 2)])
+def test_a_step_of_a_wrong_size_is_refused(before: int, frames: int) -> None:
+    ledger = Ledger(Layout.of(StreamConfig(scale_frames=2), P, S))
+    if before:
+        ledger = ledger.plan(before).after
+    with pytest.raises(ValueError, match="a step takes"):
+        ledger.plan(frames)
+
+
+def test_a_plan_changes_nothing_by_itself() -> None:
+    ledger = Ledger(Layout.of(StreamConfig(scale_frames=2), P, S))
+    assert ledger.plan(2) == ledger.plan(2)
+    assert ledger.committed == 0

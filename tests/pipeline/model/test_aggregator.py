@@ -1,0 +1,121 @@
+"""One set of weights serves many streams, of any age and any size, for ever."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from retinad.pipeline.config import NetworkConfig, StreamConfig
+from retinad.pipeline.model.aggregator import KEPT_GRIDS, Aggregator, FrameNumbers
+from retinad.pipeline.model.patch_embed import make_patch_embed
+
+from .golden import aggregator, features, new_state, pictures, run_step, run_stream
+
+SMALL = NetworkConfig(channels=32, heads=2, depth=2, patch_embed="conv")
+TOLERANCE = 1e-5
+"""Of outputs of about 3: float32 matrix products round differently for another number of rows."""
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> object:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture(scope="module")
+def model() -> Aggregator:
+    return aggregator(SMALL)
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_streams_of_different_ages_in_one_step_equal_each_alone(model: Aggregator) -> None:
+    """The reference cannot: its special tokens are sliced for one stream."""
+    settings = [StreamConfig(2, 3), StreamConfig(1, 2, keyframe_interval=2), StreamConfig(3, 2, keyframe_interval=3)]
+    videos = [pictures(seed, 14, 28, 42) for seed in range(3)]
+    expected = [run_stream(model, new_state(model, s, 28, 42), v) for s, v in zip(settings, videos, strict=True)]
+    states = [new_state(model, s, 28, 42) for s in settings]
+    done = [0, 0, 0]
+    for number in range(11):
+        joined = [i for i in range(3) if number >= 2 * i]
+        counts = [1 if done[i] else settings[i].scale_frames for i in joined]
+        parts = [videos[i][done[i] : done[i] + count] for i, count in zip(joined, counts, strict=True)]
+        outputs = features(run_step(model, [states[i] for i in joined], parts)).split(counts)
+        for i, count, output in zip(joined, counts, outputs, strict=True):
+            close(output, expected[i][done[i] : done[i] + count])
+            done[i] += count
+
+
+def test_two_interleaved_streams_of_different_sizes_equal_each_alone(model: Aggregator) -> None:
+    sizes = [(28, 42), (56, 28)]
+    videos = [pictures(seed, 8, *size) for seed, size in enumerate(sizes)]
+    settings = StreamConfig(1, 2)
+    expected = [run_stream(model, new_state(model, settings, *z), v) for z, v in zip(sizes, videos, strict=True)]
+    states = [new_state(model, settings, *size) for size in sizes]
+    for number in range(8):
+        for state, video, whole in zip(states, videos, expected, strict=True):
+            output = features(run_step(model, [state], [video[number : number + 1]]))
+            close(output[0], whole[number])
+
+
+def test_a_stream_shifted_in_time_gives_the_same_features(model: Aggregator) -> None:
+    """So frame numbers may grow without bound; the reference breaks after `max_frame_num` frames."""
+    video, settings = pictures(3, 12, 28, 42), StreamConfig(2, 3)
+    near = run_stream(model, new_state(model, settings, 28, 42), video)
+    far = run_stream(model, new_state(model, settings, 28, 42), video, shift=10**6)
+    close(far, near)
+
+
+def test_a_copied_state_continues_bit_for_bit(model: Aggregator) -> None:
+    video, state = pictures(4, 9, 28, 42), new_state(model, StreamConfig(2, 3), 28, 42)
+    run_stream(model, state, video[:7])
+    copy = state.copy()
+    one, other = (features(run_step(model, [s], [video[7:8]])) for s in (state, copy))
+    assert torch.equal(one, other)
+    assert copy.storage.data_ptr() != state.storage.data_ptr()
+
+
+def test_layers_after_the_last_wanted_one_do_not_run(model: Aggregator) -> None:
+    class FirstLayerOnly:
+        def append(self, layer: int, key: Tensor, value: Tensor) -> None:
+            assert layer == 0
+
+        def attend(self, layer: int, query: Tensor) -> Tensor:
+            return query
+
+    numbers = FrameNumbers((0,), (True,), (True,))
+    outputs = model(pictures(0, 1, 28, 42), numbers, FirstLayerOnly(), (0,))
+    assert [output.layer for output in outputs] == [0]
+
+
+def test_tables_kept_for_picture_sizes_are_bounded() -> None:
+    small = aggregator(NetworkConfig(channels=32, heads=2, depth=1, patch_embed="conv"))
+    for columns in range(1, KEPT_GRIDS + 4):
+        state = new_state(small, StreamConfig(1, 1), 14, 14 * columns)
+        run_step(small, [state], [pictures(0, 1, 14, 14 * columns)])
+    assert len(small._tables) == KEPT_GRIDS
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_stays_close_to_float32(dtype: torch.dtype, model: Aggregator) -> None:
+    """Only linear layers, convolutions and attention are in `dtype`; the residual stream stays float32."""
+    with torch.device("meta"):
+        half = Aggregator(SMALL, dtype)
+    wanted = half.state_dict()
+    half.load_state_dict({n: v.to(wanted[n].dtype) for n, v in model.state_dict().items()}, assign=True)
+    video, settings = pictures(5, 6, 28, 42), StreamConfig(2, 2)
+    exact = run_stream(model, new_state(model, settings, 28, 42), video)
+    state = new_state(half, settings, 28, 42)
+    state.storage = state.storage.to(dtype)
+    rough = run_stream(half, state, video)
+    assert rough.dtype is torch.float32
+    # bfloat16 has 8 bits: each of 4 blocks rounds its branches by up to 2^-9, twice.
+    assert (rough - exact).abs().max() / exact.abs().max() <= 1e-2
+
+
+def test_an_impossible_network_is_refused() -> None:
+    with pytest.raises(ValueError, match="multiple of heads"):
+        Aggregator(NetworkConfig(channels=30, heads=4, patch_embed="conv"), torch.float32)
+    with pytest.raises(ValueError, match="has 384 channels"):
+        make_patch_embed(NetworkConfig(channels=1024, patch_embed="dinov2_vits14_reg"), torch.float32)
