@@ -54,6 +54,15 @@ def fused_recurrent_kda(
     Returns o [B, T, HV, V] in v's dtype, and the new states, `initial_state` itself if in place, or None.
     Raises ValueError naming the argument, the shape expected and the shape got. Without CUDA (and outside Triton's
     interpreter) it computes the same in PyTorch.
+
+    >>> tokens = torch.ones(1, 2, 1, 4)  # one sequence of two tokens, one head, K = V = 4
+    >>> pool = torch.zeros(3, 1, 4, 4)
+    >>> o, states = fused_recurrent_kda(
+    ...     tokens, tokens / 2, tokens, torch.zeros(1, 2, 1, 4), torch.ones(1, 2, 1),
+    ...     initial_state=pool, state_indices=torch.tensor([2]), inplace_final_state=True,
+    ... )
+    >>> states is pool, pool.sum((1, 2, 3)).tolist()
+    (True, [0.0, 0.0, 8.0])
     """
     shape = check_inputs(
         q, k, v, g, beta, scale=scale, initial_state=initial_state, use_gate_in_kernel=use_gate_in_kernel,
