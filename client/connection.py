@@ -15,6 +15,8 @@ from .wire import EndHeader, FeaturesHeader, HelloHeader, Kind, Message, decode,
 MAX_PART_BYTES = 1 << 30
 BURST = 1000
 """Messages taken in one call at most: a service that is faster than its subscriber must not hold it for ever."""
+SETTLE_S = 0.002
+"""How long the newest record waits for one newer still if the queue was full; a full queue refills faster."""
 
 _MONITOR_ENDPOINT = "inproc://monitor"
 _Socket = zmq.Socket[bytes]
@@ -66,6 +68,7 @@ class Connection:
         self._subscription = subscription
         self._tracker = GapTracker()
         self._pending: dict[tuple[Kind, str], tuple[Message, tuple[Gap, ...]]] = {}
+        self._superseded = 0
         self._cameras_told: tuple[str, ...] | None = None
         self._connected = False
         self._refused = False
@@ -86,13 +89,14 @@ class Connection:
         """
         if not self._subscription.latest_only:
             return next((make_record(message, gaps) for message, gaps in self._received()), None)
-        for message, gaps in self._received():
-            self._supersede(message, gaps)
+        if self._take_latest() >= self._subscription.receive_hwm and self._superseded < BURST:
+            return None  # the queue was full, so that newer messages are still on their way into it
+        self._superseded = 0
         return make_record(*self._pending.pop(next(iter(self._pending)))) if self._pending else None
 
-    def has_input(self) -> bool:
-        """Whether a message is waiting."""
-        return bool(self._pending) or bool(self.socket.poll(0))
+    def patience_s(self, left_s: float) -> float:
+        """Seconds to wait for input, of those left: not long while a record is held back for a newer one."""
+        return SETTLE_S if self._pending else left_s
 
     def silence(self, timeout_s: float) -> str:
         """Why nothing may have come for so long, and what to check."""
@@ -154,10 +158,15 @@ class Connection:
                 return self._tracker.before_end(end)
         return ()
 
-    def _supersede(self, message: Message, gaps: tuple[Gap, ...]) -> None:
-        key = (message.kind, message.camera)
-        skipped = self._pending.pop(key, None)
-        self._pending[key] = (message, merge((*skipped[1], *gaps)) if skipped else gaps)
+    def _take_latest(self) -> int:
+        taken = 0
+        for message, gaps in self._received():
+            taken += 1
+            key = (message.kind, message.camera)
+            skipped = self._pending.pop(key, None)
+            self._pending[key] = (message, merge((*skipped[1], *gaps)) if skipped else gaps)
+        self._superseded += taken
+        return taken
 
     def _take_events(self) -> None:
         while self._monitor.poll(0):

@@ -1,8 +1,8 @@
 """The subscribers that users open: one that blocks, one for asyncio. Both are thin: how to wait is all they add.
 
 The asynchronous one runs on asyncio, and so under anyio on its asyncio backend, not under trio. It waits for the
-socket's file descriptor by the loop's own `add_reader`, which needs no dependency, and takes a message only when it hands
-it out, so that a task that is cancelled while it waits loses none.
+socket's file descriptor by the loop's own `add_reader`, which needs no dependency, and takes a message only when it
+hands it out, so that a task that is cancelled while it waits loses none.
 """
 
 import asyncio
@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
-
-import zmq
 
 from .connection import Connection, CurveKeys, Subscription
 from .record import Record
@@ -73,9 +71,10 @@ class Subscriber:
         """
         deadline = _Deadline(self._timeout_s if timeout_s is None else timeout_s)
         while (record := self._connection.receive_nowait()) is None:
-            if deadline.is_over():
+            left_s = self._connection.patience_s(deadline.left_s())
+            if left_s <= 0:
                 raise TimeoutError(self._connection.silence(deadline.timeout_s))
-            self._connection.socket.poll(deadline.left_ms(), zmq.POLLIN)
+            self._connection.socket.poll(None if left_s == float("inf") else int(left_s * 1000) + 1)
         return record
 
     def close(self) -> None:
@@ -140,16 +139,17 @@ class AsyncSubscriber:
         deadline = _Deadline(self._timeout_s if timeout_s is None else timeout_s)
         await asyncio.sleep(0)  # other tasks get their turn even while records wait in a row
         while (record := self._connection.receive_nowait()) is None:
-            if deadline.is_over():
+            left_s = self._connection.patience_s(deadline.left_s())
+            if left_s <= 0:
                 raise TimeoutError(self._connection.silence(deadline.timeout_s))
-            await self._wait(deadline)
+            await self._wait(left_s)
         return record
 
     def close(self) -> None:
         """Close the connection. Idempotent. Records already received stay valid."""
         self._connection.close()
 
-    async def _wait(self, deadline: "_Deadline") -> None:
+    async def _wait(self, timeout_s: float) -> None:
         if self._is_waiting:
             raise RuntimeError("another task is waiting for a record of this subscriber")
         loop, ready, descriptor = asyncio.get_running_loop(), asyncio.Event(), self._connection.socket.fileno()
@@ -157,9 +157,9 @@ class AsyncSubscriber:
         loop.add_reader(descriptor, ready.set)
         try:
             # libzmq signals its descriptor at the edge: what came before the reader was there must be asked for.
-            if not self._connection.has_input():
+            if not self._connection.socket.poll(0):
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(deadline.left_s()):
+                    async with asyncio.timeout(None if timeout_s == float("inf") else timeout_s):
                         await ready.wait()
         finally:
             loop.remove_reader(descriptor)
@@ -173,12 +173,5 @@ class _Deadline:
         self.timeout_s = float("inf") if timeout_s is None else timeout_s
         self._at_s = time.monotonic() + self.timeout_s
 
-    def is_over(self) -> bool:
-        return time.monotonic() >= self._at_s
-
-    def left_s(self) -> float | None:
-        return None if self._at_s == float("inf") else max(0.0, self._at_s - time.monotonic())
-
-    def left_ms(self) -> int | None:
-        left_s = self.left_s()
-        return None if left_s is None else int(left_s * 1000) + 1
+    def left_s(self) -> float:
+        return self._at_s - time.monotonic()
