@@ -1,0 +1,236 @@
+"""The service as a whole, as a process: real sources, real sockets, real signals, and a real NOTIFY_SOCKET."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from retinad.client import EndRecord, FeaturesRecord, HelloRecord, Kind, Record, StatusRecord
+from retinad.daemon.config import load_config
+from retinad.pipeline.engine import Engine
+from retinad.pipeline.frames import Features, Frame, FrameStamp
+
+from .service_rig import ServiceProcess, processes_of, receive_until, running, subscriber, write_config, write_frames
+
+FRAMES = Path(__file__).parents[3] / "shared" / "frames"
+
+
+def camera(name: str, source: object, **keys: object) -> str:
+    lines = [f'name = "{name}"', f'source = "{source}"']
+    lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+    return "[[camera]]\n" + "\n".join(lines) + "\n"
+
+
+def is_end(record: Record) -> bool:
+    return isinstance(record, EndRecord)
+
+
+def features_of(records: list[Record], name: str | None = None) -> list[FeaturesRecord]:
+    return [record for record in records if isinstance(record, FeaturesRecord) and name in (None, record.camera)]
+
+
+def log_of(service: ServiceProcess) -> list[dict[str, object]]:
+    return [json.loads(line) for line in service.log.read_text().splitlines()]
+
+
+def directly(config: Path, paths: list[Path]) -> list[Features]:
+    """The features of pictures by the engine alone, without the service around it."""
+    loaded = load_config(config, {})
+    features: list[Features] = []
+    with Engine(loaded.model) as engine:
+        engine.open_stream("direct", loaded.cameras[0].stream, loaded.cameras[0].resize)
+        for number, path in enumerate(paths):
+            pixels = cv2.imread(str(path))
+            stamp = FrameStamp("direct", 0, number, 0, 0, None, (pixels.shape[1], pixels.shape[0]))
+            features += engine.step([Frame(stamp, pixels)])
+        features += engine.flush("direct")
+    return features
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["drawn", "photographs"])
+def test_a_lossless_folder_gives_every_frame_once_and_one_end_and_the_models_own_numbers(
+    tmp_path: Path, real: bool
+) -> None:
+    if real and not FRAMES.is_dir():
+        pytest.skip("the photographs are not beside this checkout")
+    folder = tmp_path / "pictures"
+    paths = write_frames(folder, 24) if not real else sorted(FRAMES.glob("*.jpg"))
+    if real:
+        shutil.copytree(FRAMES, folder, ignore=shutil.ignore_patterns("*.md"))
+    config = write_config(tmp_path, camera("walk", folder, mode="lossless"), service="exit_when_done = true")
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        records = receive_until(records_in, is_end)
+        assert service.process.wait(10) == 0
+
+    published = features_of(records)
+    assert [record.seq for record in published] == list(range(24))
+    assert [record.source_seq for record in published] == list(range(24))
+    assert not any(record.gaps for record in published)
+    end = records[-1]
+    assert isinstance(end, EndRecord)
+    assert (end.captured_total, end.published_total, end.dropped_total, end.failed_total) == (24, 24, 0, 0)
+    assert (end.reason, end.next_seq, end.expected_total, end.gaps) == ("finished", 24, 24, ())
+    for record, expected in zip(published, directly(config, paths), strict=True):
+        assert list(record.tensors) == [tensor.name for tensor in expected.tensors]
+        for tensor in expected.tensors:
+            np.testing.assert_array_equal(record[tensor.name], tensor.data)
+
+
+def test_systemd_is_told_of_loading_readiness_reloading_and_stopping(tmp_path: Path) -> None:
+    config = write_config(tmp_path, camera("a", "synthetic:?fps=50&width=160&height=120"))
+    with running(config, watchdog_s=1.0) as service:
+        loading = service.notified("READY=1")
+        assert any("EXTEND_TIMEOUT_USEC=" in text for text in loading)
+        assert not any("WATCHDOG" in text for text in loading), "the watchdog is fed only once the service is up"
+        service.notified("WATCHDOG=1", timeout_s=1.0)
+        service.notified("STATUS=1 of 1 cameras running", timeout_s=5.0)
+
+        service.process.send_signal(signal.SIGHUP)
+        told = service.notified("RELOADING=1", timeout_s=5.0)
+        assert "MONOTONIC_USEC=" in told[-1]
+        service.notified("READY=1", timeout_s=5.0)
+
+        code, took_s = service.stop()
+        assert (code, took_s < 3.0) == (0, True)
+        service.notified("STOPPING=1", timeout_s=1.0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_every_camera_in_order_with_counters_that_add_up(tmp_path: Path, number: int) -> None:
+    cameras = "".join(camera(name, "synthetic:?fps=60&width=160&height=120") for name in ("a", "b"))
+    with subscriber(tmp_path) as records_in, running(write_config(tmp_path, cameras)) as service:
+        receive_until(records_in, lambda record: isinstance(record, FeaturesRecord) and record.seq == 10)
+        children = processes_of(service.process.pid)
+        assert len(children) == 2
+        code, took_s = service.stop(number)
+        assert (code, took_s < 3.0) == (0, True)
+        records = receive_until(records_in, is_end)
+        records += receive_until(records_in, is_end)
+    ends = [record for record in records if isinstance(record, EndRecord)]
+    assert {end.camera for end in ends} == {"a", "b"}
+    for end in ends:
+        assert end.reason == "stopped"
+        assert end.captured_total == end.published_total + end.dropped_total + end.failed_total
+        assert not end.gaps
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+def test_a_reload_exchanges_cameras_and_the_others_lose_nothing(tmp_path: Path) -> None:
+    stays = camera("stays", "synthetic:?fps=40&width=160&height=120", mode="lossless")
+    config = write_config(tmp_path, stays + camera("goes", "synthetic:?fps=40&width=160&height=120"))
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        receive_until(records_in, lambda record: isinstance(record, FeaturesRecord) and record.seq >= 5)
+        write_config(tmp_path, stays + camera("comes", "synthetic:?fps=40&width=160&height=120"))
+        service.process.send_signal(signal.SIGHUP)
+        records = receive_until(
+            records_in, lambda record: isinstance(record, FeaturesRecord) and record.camera == "comes"
+        )
+        records += receive_until(records_in, lambda record: isinstance(record, FeaturesRecord) and record.seq >= 5)
+
+        config.write_text("[publish]\nbuffer_md = 3\n")
+        service.process.send_signal(signal.SIGHUP)
+        records += receive_until(
+            records_in, lambda record: isinstance(record, StatusRecord) and record.camera == "comes"
+        )
+        deadline = time.monotonic() + 5
+        while not any("old one stays" in str(line["event"]) for line in log_of(service)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        records += receive_until(
+            records_in, lambda record: isinstance(record, FeaturesRecord) and record.camera == "stays"
+        )
+        assert service.stop()[0] == 0
+    assert [record.camera for record in records if isinstance(record, EndRecord)] == ["goes"]
+    assert not any(record.gaps for record in features_of(records, "stays"))
+    seqs = [record.seq for record in features_of(records, "stays")]
+    assert seqs == list(range(seqs[0], seqs[0] + len(seqs)))
+    (problem,) = (line for line in log_of(service) if "old one stays" in str(line["event"]))
+    assert "buffer_mb" in str(problem)
+
+
+def test_a_changed_camera_goes_on_counting_with_a_new_stream_epoch(tmp_path: Path) -> None:
+    config = write_config(tmp_path, camera("a", "synthetic:?fps=40&width=160&height=120"))
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        before = receive_until(records_in, lambda record: isinstance(record, FeaturesRecord) and record.seq >= 5)
+        write_config(tmp_path, camera("a", "synthetic:?fps=40&width=200&height=120"))
+        service.process.send_signal(signal.SIGHUP)
+        after = receive_until(
+            records_in, lambda record: isinstance(record, FeaturesRecord) and record.stream_epoch == 1
+        )
+        assert service.stop()[0] == 0
+    assert features_of(before)[-1].stream_epoch == 0
+    first = features_of(after)[-1]
+    assert (first.seq, first.source_size, first.instance) == (0, (200, 120), features_of(before)[-1].instance)
+    (end,) = (record for record in after if isinstance(record, EndRecord))
+    status = next(r for r in after if isinstance(r, StatusRecord) and r.stream_epoch == 1 and r.state == "running")
+    assert status.captured_total >= end.captured_total
+
+
+def test_a_late_subscriber_learns_the_model_and_the_cameras_at_once(tmp_path: Path) -> None:
+    config = write_config(tmp_path, camera("a", "synthetic:?fps=20&width=160&height=120"), publish="#")
+    with running(config) as service:
+        service.notified("READY=1")
+        with subscriber(tmp_path, Kind.HELLO) as late:
+            hello = late.receive(timeout_s=2.0)
+        assert isinstance(hello, HelloRecord)
+        assert hello.models[0].weights == "random:0"
+        assert [camera.name for camera in hello.cameras] == ["a"]
+        assert service.stop()[0] == 0
+
+
+def test_a_port_in_use_is_said_within_a_second_of_starting_work(tmp_path: Path) -> None:
+    config = write_config(tmp_path, camera("a", "synthetic:"))
+    with running(config) as first:
+        first.notified("READY=1")
+        other = tmp_path / "other"
+        other.mkdir()
+        second_config = other / "config.toml"
+        second_config.write_text(config.read_text())
+        with running(second_config) as second:
+            assert second.process.wait(20) == 69
+            assert any("features.sock" in line for line in second.log.read_text().splitlines())
+        assert first.stop()[0] == 0
+
+
+def test_when_every_source_has_failed_the_exit_code_says_so(tmp_path: Path) -> None:
+    config = write_config(tmp_path, camera("a", tmp_path / "nothing.mp4", retry=False), service="exit_when_done = true")
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        end = receive_until(records_in, is_end)[-1]
+        assert service.process.wait(10) == 66
+    assert isinstance(end, EndRecord)
+    assert "missing" in end.reason
+
+
+def test_every_log_line_is_json_and_names_no_secret(tmp_path: Path) -> None:
+    secret = "s3cret%40x"
+    config = write_config(
+        tmp_path,
+        camera("bad", f"http://admin:{secret}@127.0.0.1:9/x?password=s3cret2", retry=False)
+        + camera("broken", tmp_path / "broken.mp4", retry=False),
+        service='exit_when_done = true\nlog_level = "debug"',
+    )
+    (tmp_path / "broken.mp4").write_text("hello\n" * 100)
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        records = receive_until(records_in, is_end) + receive_until(records_in, is_end)
+        cmdline = Path(f"/proc/{service.process.pid}/cmdline").read_bytes() if service.process.poll() is None else b""
+        assert service.process.wait(10) == 66
+    assert log_of(service)
+    for output in (service.log.read_text(), cmdline.decode(), repr(records)):
+        assert "s3cret" not in output
+
+
+def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
+    config = write_config(tmp_path, camera("a", "synthetic:?fps=20&width=160&height=120"))
+    with running(config) as service:
+        service.notified("READY=1")
+        os.kill(service.process.pid, signal.SIGSTOP)  # both signals are there when it goes on
+        os.kill(service.process.pid, signal.SIGTERM)
+        os.kill(service.process.pid, signal.SIGINT)
+        os.kill(service.process.pid, signal.SIGCONT)
+        assert service.process.wait(3) in (128 + signal.SIGTERM, 128 + signal.SIGINT)
