@@ -50,7 +50,7 @@ class Blocks:
     pad_v: int  # V padded to tile_v
     dot: object  # dtype of the operands of a product
     precision: str  # of products of such operands
-    inverse_precision: str
+    split: bool  # float32 products inside the inverse as three of bfloat16 parts: exact to 16 bits, at 16-bit inputs
     chain_precision: str
 
     def record(self, chunk_size: int) -> int:
@@ -81,7 +81,7 @@ def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int) -> Bloc
         pad_v=triton.cdiv(V, tile_v) * tile_v,
         dot=tl.float32 if emulated else dot,
         precision="ieee" if emulated else "tf32x3",
-        inverse_precision="ieee" if emulated else "tf32x3",
+        split=bits == 16 and not emulated,
         chain_precision="ieee" if emulated else "tf32x3",
     )
 
@@ -114,7 +114,7 @@ def _launch_intra(call: ChunkCall, blocks: Blocks, chunks: int, tiles: torch.Ten
         *[x.stride(1) for x in rows],
         shape.H, shape.HV, shape.K, shape.V, blocks.pad_v, call.chunk_size, blocks.block_k, blocks.tile_v,
         call.use_gate, call.use_l2norm, call.beta_factor, bounded,
-        blocks.dot, blocks.precision, blocks.inverse_precision,
+        blocks.dot, blocks.precision, blocks.split,
         num_warps=launch.num_warps, num_stages=launch.num_stages,
     )  # fmt: skip
 

@@ -17,9 +17,10 @@ Only where the gate is known to be >= -5 does one reference serve a whole block 
 import triton
 import triton.language as tl
 
-from .gate import floor_log_decay, log_decay, unit_rows
+from .gate import floor_log_decay, log_decay, sigmoid, unit_rows
 from .locate import locate
 
+LOG2_E = tl.constexpr(1.4426950408889634)
 SUB = tl.constexpr(16)  # tokens of a sub-block: the smallest side of a tl.dot
 
 
@@ -46,9 +47,13 @@ def last_row(x, ROWS: tl.constexpr):
 
 
 @triton.jit
-def sum_blocks(total, inside):
-    """Row b of the result sums the rows j of total [BLOCKS, BLOCK_K] with inside[b, j]."""
-    return tl.sum(tl.where(inside[:, :, None], total[None, :, :], 0.0), 1)
+def sum_blocks(total, low, high):
+    """Row b of the result sums the rows j of total [BLOCKS, BLOCK_K] with low[b] <= j < high[b]."""
+    result = tl.zeros_like(total)
+    for j in tl.static_range(total.shape[0]):
+        row = tl.sum(tl.where(row_of(total.shape[0]) == j, total, 0.0), 0)
+        result = tl.where(((low <= j) & (j < high))[:, None], result + row[None, :], result)
+    return result
 
 
 @triton.jit
@@ -58,35 +63,52 @@ def transposed_dot(a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def sub_block_products(
-    q, k, g, prefix, total, BLOCKS: tl.constexpr, BLOCK_K: tl.constexpr, BOUNDED: tl.constexpr,
-    DOT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Decayed <k_i, k_j> for i > j and <q_i, k_j> for i >= j within blocks of 16; q, k, g, prefix
+def sub_block_products(q, k, prefix, total, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """Decayed <k_i, k_j> for i > j and <q_i, k_j> for i >= j within blocks of 16, for gates >= -5; q, k, prefix
     [BLOCKS, 16, BLOCK_K] float32. Returns two [BLOCKS, 16, 16] float32 tiles."""
     r, c = row_of(SUB)[None, :, :], column_of(SUB)[None, :, :]
-    if BOUNDED:
-        centred = prefix - 0.5 * total[:, None, :]
-        after, before = tl.exp(centred), tl.exp(-centred)
-        columns = (k * before).to(DOT)
-        kk = transposed_dot((k * after).to(DOT), columns, PRECISION)
-        qk = transposed_dot((q * after).to(DOT), columns, PRECISION)
-        return tl.where(r > c, kk, 0.0), tl.where(r >= c, qk, 0.0)
+    centred = prefix - 0.5 * total[:, None, :]
+    after, before = tl.exp2(centred), tl.exp2(-centred)
+    columns = (k * before).to(DOT)
+    kk = transposed_dot((k * after).to(DOT), columns, PRECISION)
+    qk = transposed_dot((q * after).to(DOT), columns, PRECISION)
+    return tl.where(r > c, kk, 0.0), tl.where(r >= c, qk, 0.0)
 
-    kk = tl.zeros([BLOCKS, SUB, SUB], tl.float32)
-    qk = tl.where(r == c, tl.sum(q * k, 2)[:, :, None], 0.0)
-    for level in tl.static_range(4):
-        h: tl.constexpr = 1 << level
-        segment = tl.reshape(g, [BLOCKS * SUB // h, h, BLOCK_K])
-        inclusive = tl.cumsum(segment, 1)
-        upper = (tl.arange(0, BLOCKS * SUB // h) % 2 == 1)[:, None, None]
-        toward = tl.where(upper, inclusive, last_row(inclusive, h)[:, None, :] - inclusive)
-        factor = tl.reshape(tl.exp(toward), [BLOCKS, SUB, BLOCK_K])
-        kf = (k * factor).to(DOT)
-        mask = half_mask(r, c, h)
-        kk = tl.where(mask, transposed_dot(kf, kf, PRECISION), kk)
-        qk = tl.where(mask, transposed_dot((q * factor).to(DOT), kf, PRECISION), qk)
+
+@triton.jit
+def halved_products(q, k, g, kk, qk, h: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """Fill the entries of kk and qk whose row and column lie in the two halves of one block of 2 h <= 16 tokens, for
+    any gate."""
+    BLOCKS: tl.constexpr = g.shape[0]
+    BLOCK_K: tl.constexpr = g.shape[2]
+    inclusive = tl.cumsum(tl.reshape(g, [BLOCKS * SUB // h, h, BLOCK_K]), 1)
+    upper = (tl.arange(0, BLOCKS * SUB // h) % 2 == 1)[:, None, None]
+    toward_middle = tl.where(upper, inclusive, last_row(inclusive, h)[:, None, :] - inclusive)
+    factor = tl.reshape(tl.exp2(toward_middle), [BLOCKS, SUB, BLOCK_K])
+    kf = (k * factor).to(DOT)
+    mask = half_mask(row_of(SUB)[None, :, :], column_of(SUB)[None, :, :], h)
+    kk = tl.where(mask, transposed_dot(kf, kf, PRECISION), kk)
+    qk = tl.where(mask, transposed_dot((q * factor).to(DOT), kf, PRECISION), qk)
     return kk, qk
+
+
+@triton.jit
+def block_products(q, k, prefix, suffix, total, A, qk, h: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """The same for halves of h sub-blocks: A, qk [C, C]; q, k, prefix, suffix [BLOCKS, 16, BLOCK_K]."""
+    BLOCKS: tl.constexpr = q.shape[0]
+    C: tl.constexpr = q.shape[0] * q.shape[1]
+    BLOCK_K: tl.constexpr = q.shape[2]
+    b = tl.arange(0, BLOCKS)
+    middle = b // (2 * h) * (2 * h) + h
+    upper = b >= middle
+    between = sum_blocks(total, tl.where(upper, middle, b + 1), tl.where(upper, b, middle))
+    factor = tl.exp2(tl.where(upper[:, None, None], prefix, suffix) + between[:, None, :])
+    kf = tl.reshape((k * factor).to(DOT), [C, BLOCK_K])
+    qf = tl.reshape((q * factor).to(DOT), [C, BLOCK_K])
+    mask = half_mask(row_of(C), column_of(C), h * SUB)
+    A = tl.where(mask, tl.dot(kf, tl.trans(kf), input_precision=PRECISION), A)
+    qk = tl.where(mask, tl.dot(qf, tl.trans(kf), input_precision=PRECISION), qk)
+    return A, qk
 
 
 @triton.jit
@@ -97,10 +119,28 @@ def block_diagonal(x, C: tl.constexpr, BLOCKS: tl.constexpr):
 
 
 @triton.jit
-def inverse_step(X, A, mask, PRECISION: tl.constexpr):
+def high_low(x):
+    """float32 as the sum of two bfloat16, to 2^-17 of x."""
+    high = (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+    return high.to(tl.bfloat16), (x - high).to(tl.bfloat16)
+
+
+@triton.jit
+def exact_dot(a, b, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
+    """Product of float32 tiles to 16 bits or more: of bfloat16 high and low parts with SPLIT, else of float32."""
+    if SPLIT:
+        a_high, a_low = high_low(a)
+        b_high, b_low = high_low(b)
+        product = tl.dot(a_high, b_high, tl.dot(a_high, b_low, tl.dot(a_low, b_high)))
+    else:
+        product = tl.dot(a, b, input_precision=PRECISION)
+    return product
+
+
+@triton.jit
+def inverse_step(X, A, mask, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
     """From the inverses of the halves on X's diagonal to the inverse of the whole blocks."""
-    lower = tl.dot(X, tl.where(mask, A, 0.0), input_precision=PRECISION)
-    return X - tl.dot(lower, X, input_precision=PRECISION)
+    return X - exact_dot(exact_dot(X, tl.where(mask, A, 0.0), SPLIT, PRECISION), X, SPLIT, PRECISION)
 
 
 @triton.jit(do_not_specialize=["T", "N"])
@@ -111,7 +151,7 @@ def intra_kernel(
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     PAD_V: tl.constexpr, C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     USE_GATE: tl.constexpr, USE_L2NORM: tl.constexpr, BETA_FACTOR: tl.constexpr, BOUNDED: tl.constexpr,
-    DOT: tl.constexpr, PRECISION: tl.constexpr, INVERSE_PRECISION: tl.constexpr,
+    DOT: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     BLOCKS: tl.constexpr = C // SUB
     LEVELS: tl.constexpr = 2 if BLOCKS == 4 else BLOCKS - 1
@@ -135,8 +175,9 @@ def intra_kernel(
         g = tl.where(mask, g, 0.0)
     if not BOUNDED:
         g = floor_log_decay(g)
+    g *= LOG2_E  # exp2 is one instruction
     if BETA_FACTOR > 0:
-        beta = tl.where(mask_c, BETA_FACTOR * tl.sigmoid(beta), 0.0)
+        beta = tl.where(mask_c, BETA_FACTOR * sigmoid(beta), 0.0)
     if USE_L2NORM:
         q, k = unit_rows(q), unit_rows(k)
     q *= scale
@@ -147,48 +188,43 @@ def intra_kernel(
     total = last_row(prefix, SUB)  # [BLOCKS, BLOCK_K]
     suffix = total[:, None, :] - prefix  # exclusive, to the sub-block's end
 
-    kk_block, qk_block = sub_block_products(
-        q, k, g, prefix, total, BLOCKS, BLOCK_K, BOUNDED, DOT, PRECISION
-    )  # [BLOCKS, 16, 16]
+    r, c = row_of(SUB)[None, :, :], column_of(SUB)[None, :, :]
+    if BOUNDED:
+        kk_block, qk_block = sub_block_products(q, k, prefix, total, DOT, PRECISION)  # [BLOCKS, 16, 16]
+    else:
+        kk_block = tl.zeros([BLOCKS, SUB, SUB], tl.float32)
+        qk_block = tl.where(r == c, tl.sum(q * k, 2)[:, :, None], 0.0)
+        for level in tl.static_range(4):
+            kk_block, qk_block = halved_products(q, k, g, kk_block, qk_block, 1 << level, DOT, PRECISION)
     A = tl.zeros([C, C], tl.float32)
     qk = block_diagonal(qk_block, C, BLOCKS)
     for level in tl.static_range(LEVELS):
-        h: tl.constexpr = 1 << level
-        b, j = row_of(BLOCKS), column_of(BLOCKS)
-        upper = (b // h) % 2 == 1
-        between = sum_blocks(total, (b // h == j // h) & tl.where(upper, j < b, j > b))  # to the middle of 2 h blocks
-        factor = tl.exp(tl.where(upper[:, :, None], prefix, suffix) + between[:, None, :])
-        kf = tl.reshape((k * factor).to(DOT), [C, BLOCK_K])
-        qf = tl.reshape((q * factor).to(DOT), [C, BLOCK_K])
-        half = half_mask(row_of(C), column_of(C), h * SUB)
-        A = tl.where(half, tl.dot(kf, tl.trans(kf), input_precision=PRECISION), A)
-        qk = tl.where(half, tl.dot(qf, tl.trans(kf), input_precision=PRECISION), qk)
-
-    r, c = row_of(SUB)[None, :, :], column_of(SUB)[None, :, :]
-    kk_block *= tl.reshape(beta, [BLOCKS, SUB])[:, :, None]
-    A *= beta[:, None]
-    X_block = tl.where(r == c, 1.0, tl.where(half_mask(r, c, 1), -kk_block, 0.0))
-    for level in tl.static_range(1, 4):
-        X_block = inverse_step(X_block, kk_block, half_mask(r, c, 1 << level), INVERSE_PRECISION)
-    X = block_diagonal(X_block, C, BLOCKS)
-    for level in tl.static_range(LEVELS):
-        X = inverse_step(X, A, half_mask(row_of(C), column_of(C), SUB << level), INVERSE_PRECISION)
-    X = X.to(DOT)
+        A, qk = block_products(q, k, prefix, suffix, total, A, qk, 1 << level, DOT, PRECISION)
 
     # The tiles of one chunk lie together: w, q, k [C, BLOCK_K], attention [C, C], u^T [PAD_V, C].
     tile: tl.constexpr = C * BLOCK_K
     tiles_ptr += pid.to(tl.int64) * (3 * tile + C * C + PAD_V * C)
     element = tiles_ptr.dtype.element_ty
     offs_tile = offs_c[:, None] * BLOCK_K + offs_k[None, :]
-    r, c = row_of(BLOCKS), column_of(BLOCKS)
-    from_start = tl.exp(prefix + sum_blocks(total, c < r)[:, None, :])  # exp(G)
-    to_end = tl.exp(suffix + sum_blocks(total, c > r)[:, None, :])  # exp(G_C - G)
+    b = tl.arange(0, BLOCKS)
+    from_start = tl.exp2(prefix + sum_blocks(total, b * 0, b)[:, None, :])  # exp(G)
+    to_end = tl.exp2(suffix + sum_blocks(total, b + 1, b * 0 + BLOCKS)[:, None, :])  # exp(G_C - G)
     tl.store(tiles_ptr + tile + offs_tile, tl.reshape(q * from_start, [C, BLOCK_K]).to(element))
     tl.store(tiles_ptr + 2 * tile + offs_tile, tl.reshape(k * to_end, [C, BLOCK_K]).to(element))
-    tl.store(decay_ptr + pid.to(tl.int64) * BLOCK_K + offs_k, tl.exp(tl.sum(total, 0)))
-    offs_a = offs_c[:, None] * C + offs_c[None, :]
-    tl.store(tiles_ptr + 3 * tile + offs_a, qk.to(element))
+    tl.store(decay_ptr + pid.to(tl.int64) * BLOCK_K + offs_k, tl.exp2(tl.sum(total, 0)))
+    tl.store(tiles_ptr + 3 * tile + offs_c[:, None] * C + offs_c[None, :], qk.to(element))
     kb = (tl.reshape(k * from_start, [C, BLOCK_K]) * beta[:, None]).to(DOT)
+
+    kk_block *= tl.reshape(beta, [BLOCKS, SUB])[:, :, None]
+    A *= beta[:, None]
+    X_block = tl.where(r == c, 1.0, tl.where(half_mask(r, c, 1), -kk_block, 0.0))
+    for level in tl.static_range(1, 4):
+        X_block = inverse_step(X_block, kk_block, half_mask(r, c, 1 << level), SPLIT, PRECISION)
+    X = block_diagonal(X_block, C, BLOCKS)
+    for level in tl.static_range(LEVELS):
+        X = inverse_step(X, A, half_mask(row_of(C), column_of(C), SUB << level), SPLIT, PRECISION)
+    X = X.to(DOT)
+
     tl.store(tiles_ptr + offs_tile, tl.dot(X, kb, input_precision=PRECISION).to(element))
     for block in tl.static_range(PAD_V // BLOCK_V):
         offs_v = block * BLOCK_V + tl.arange(0, BLOCK_V)

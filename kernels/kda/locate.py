@@ -12,37 +12,43 @@ import triton.language as tl
 
 
 @triton.jit
+def clamp(x, low, high):
+    return tl.minimum(tl.maximum(x.to(tl.int32), low), high)
+
+
+@triton.jit
 def sequence_tokens(n, cu_seqlens_ptr, T):
     """First token (int64) and length of sequence n; a bad table cannot point outside [0, T)."""
     if cu_seqlens_ptr is None:
-        return n.to(tl.int64) * T, T
-    first = tl.minimum(tl.maximum(tl.load(cu_seqlens_ptr + n).to(tl.int32), 0), T)
-    end = tl.minimum(tl.maximum(tl.load(cu_seqlens_ptr + n + 1).to(tl.int32), first), T)
-    return first.to(tl.int64), end - first
+        first, length = n.to(tl.int64) * T, T
+    else:
+        start = clamp(tl.load(cu_seqlens_ptr + n), 0, T)
+        length = clamp(tl.load(cu_seqlens_ptr + n + 1), start, T) - start
+        first = start.to(tl.int64)
+    return first, length
 
 
 @triton.jit
 def first_slot(n, first, T, span, VARLEN: tl.constexpr):
     """Slot of sequence n's first span, whose first token is `first`."""
     if VARLEN:
-        return first.to(tl.int32) // span + n
-    return n * ((T + span - 1) // span)
+        slot = first.to(tl.int32) // span + n
+    else:
+        slot = n * ((T + span - 1) // span)
+    return slot
 
 
 @triton.jit
 def locate(slot, cu_seqlens_ptr, T, N, span):
     """Of the slot: its sequence, the index of the span in the sequence, the sequence's first token and length."""
     if cu_seqlens_ptr is None:
-        spans = (T + span - 1) // span
-        n = slot // spans
-        return n, slot % spans, n.to(tl.int64) * T, T
-    low = slot * 0
-    high = low + N - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        first = tl.minimum(tl.maximum(tl.load(cu_seqlens_ptr + middle).to(tl.int32), 0), T)
-        after = first // span + middle > slot
-        high = tl.where(after, middle - 1, high)
-        low = tl.where(after, low, middle)
-    first, length = sequence_tokens(low, cu_seqlens_ptr, T)
-    return low, slot - (first.to(tl.int32) // span + low), first, length
+        n = slot // ((T + span - 1) // span)
+    else:
+        n, high = slot * 0, slot * 0 + N - 1
+        while n < high:
+            middle = (n + high + 1) // 2
+            after = clamp(tl.load(cu_seqlens_ptr + middle), 0, T) // span + middle > slot
+            high = tl.where(after, middle - 1, high)
+            n = tl.where(after, n, middle)
+    first, length = sequence_tokens(n, cu_seqlens_ptr, T)
+    return n, slot - first_slot(n, first, T, span, cu_seqlens_ptr is not None), first, length

@@ -1,0 +1,130 @@
+"""Times `chunk_kda` on the shapes that the project promises: `python -m retinad.kernels.bench [--profile]`.
+
+CUDA events around many calls over rotating inputs, launches included, median of several repeats. The settings are those
+of the public kernels' published figures: gate, norm and sigmoid in the kernel, lower_bound -5, state in and out, bf16.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .kda import chunk_kda
+
+# What one H200 copies, bytes read and written counted; the floor of a row is its inputs and output over this.
+MEMORY_BYTES_PER_S = 4.2e12
+L2_BYTES = 60e6
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One shape: `sequences` of T // sequences tokens end to end, and the most that a call may take."""
+
+    T: int
+    H: int
+    D: int
+    sequences: int = 1
+    target_ms: float = float("inf")
+
+    @property
+    def floor_ms(self) -> float:
+        """Time to read q, k, v and g and to write o once."""
+        return 5 * 2 * self.T * self.H * self.D / MEMORY_BYTES_PER_S * 1e3
+
+
+TARGETS = (
+    Row(1005, 16, 64, target_ms=0.10),
+    Row(8040, 16, 64, 8, target_ms=0.20),
+    Row(65536, 16, 64, target_ms=1.2),
+    Row(131072, 8, 64, target_ms=1.2),
+    Row(131072, 16, 64, target_ms=2.4),
+    Row(65536, 16, 128, target_ms=2.4),
+    Row(8192, 96, 128, target_ms=2.0),
+)
+SPLIT_LENGTHS = (4096, 8192, 16384, 65536)
+
+
+def make_call(row: Row, seed: int, **options: Any) -> Callable[[], tuple[torch.Tensor, torch.Tensor | None]]:
+    """A call of `chunk_kda` with inputs of its own."""
+    device = torch.device("cuda")
+    generator = torch.Generator(device).manual_seed(seed)
+    N, T, H, D = row.sequences, row.T, row.H, row.D
+    q, k, v, g = torch.randn(4, 1, T, H, D, device=device, dtype=torch.bfloat16, generator=generator).unbind()
+    beta = torch.randn(1, T, H, device=device, dtype=torch.bfloat16, generator=generator)
+    A_log = torch.zeros(H, device=device)
+    dt_bias = torch.randn(H * D, device=device, generator=generator)
+    state = torch.randn(N, H, D, D, device=device, generator=generator)
+    cuts = torch.arange(N + 1, dtype=torch.int32) * (T // N) if N > 1 else None
+    cuts_gpu = None if cuts is None else cuts.to(device)
+
+    def call() -> tuple[torch.Tensor, torch.Tensor | None]:
+        return chunk_kda(
+            q, k, v, g, beta, initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=True,
+            use_gate_in_kernel=True, use_beta_sigmoid_in_kernel=True, safe_gate=True, lower_bound=-5.0,
+            A_log=A_log, dt_bias=dt_bias, cu_seqlens=cuts_gpu, cu_seqlens_cpu=cuts, **options,
+        )  # fmt: skip
+
+    return call
+
+
+def time_ms(row: Row, repeats: int = 7, **options: Any) -> float:
+    """Median over `repeats` of the time per call, over inputs that together exceed the L2 cache."""
+    sets = min(8, 2 + int(L2_BYTES / (5 * 2 * row.T * row.H * row.D)))
+    calls = [make_call(row, seed, **options) for seed in range(sets)]
+    for call in calls:
+        call()
+    count = sets * max(1, int(0.02 / (sets * (50e-6 + row.floor_ms * 4e-3))))
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for i in range(count):
+            calls[i % sets]()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / count)
+    return statistics.median(times)
+
+
+def profile(row: Row) -> str:
+    """Time of each kernel of a call, in microseconds."""
+    call = make_call(row, 0)
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as measured:
+        for _ in range(5):
+            call()
+        torch.cuda.synchronize()
+    events = [e for e in measured.key_averages() if e.device_time_total > 0]
+    return "  ".join(f"{e.key.split('(')[0][:24]} {e.device_time_total / e.count:.1f}" for e in events)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the two tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", action="store_true", help="also print the time of each kernel")
+    options = parser.parse_args(arguments)
+    say = sys.stdout.write
+    say(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
+    say("| T, H, D (sequences) | ms | target | floor |\n|---|---|---|---|\n")
+    for row in TARGETS:
+        measured = time_ms(row)
+        say(f"| {row.T}, {row.H}, {row.D} ({row.sequences}) | {measured:.3f} | {row.target_ms} | {row.floor_ms:.3f} |\n")
+        sys.stdout.flush()
+        if options.profile:
+            say(f"{profile(row)}\n")
+    say("| T (H 16, D 64) | split ms | whole ms | chosen ms |\n|---|---|---|---|\n")
+    for T in SPLIT_LENGTHS:
+        row = Row(T, 16, 64)
+        split, whole, chosen = (time_ms(row, split=choice) for choice in (True, False, None))
+        say(f"| {T} | {split:.3f} | {whole:.3f} | {chosen:.3f} |\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
