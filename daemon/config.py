@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig
 from retinad.pipeline.errors import ModelError
-from retinad.pipeline.sources.redact import secrets_of
+from retinad.pipeline.sources.redact import redact_url, secrets_of
 
 from .config_environment import TABLES, apply_overrides, report_unknown
 from .config_errors import ConfigError, Problem, show_key, suggest
@@ -135,7 +135,8 @@ def _syntax_problem(path: Path, text: str, message: str) -> Problem:
     if last and not numbers:
         line, column = last.line, last.column
     hint = "a string needs quotes" if "Invalid value" in reason else ""
-    return Problem(str(path), line, column, show_key(last.path) if last else "", f"not TOML: {reason}", hint)
+    key = redact_url(show_key(last.path)) if last else ""
+    return Problem(str(path), line, column, key, f"not TOML: {reason}", hint)
 
 
 def _validate(data: dict[str, Any], report: Report) -> _Tables:

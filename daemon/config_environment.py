@@ -101,7 +101,8 @@ def report_unknown(names: list[str], data: Mapping[str, Any], report: Report) ->
     """Note the `RETINAD_` variables that name no key."""
     known = list(known_variables(data))
     for name in names:
-        hint = suggest(name, known) or f"the form is {PREFIX}TABLE__KEY"
+        nearest = suggest(name.removeprefix(PREFIX), [other.removeprefix(PREFIX) for other in known])
+        hint = nearest.replace("`", f"`{PREFIX}", 1) or f"the form is {PREFIX}TABLE__KEY"
         report.add_variable(name, "names no key of the config", hint)
 
 

@@ -90,7 +90,8 @@ class _Scanner:
         if brackets == 2:
             self._last_index[path] = self._last_index.get(path, -1) + 1
         path = self._enter(path[:-1], path[-1:])
-        self._note(path, start)
+        for length in range(1, len(path) + 1):
+            self._note(path[:length], start)
         return path
 
     def _scan_pair(self, table: KeyPath) -> None:

@@ -84,9 +84,9 @@ def _check_network(network: NetworkConfig, report: Report) -> None:
         return
     channels = _DINO_CHANNELS[network.patch_embed]
     if network.channels != channels:
-        report.add(("model", "channels"), f"{network.patch_embed} needs {channels}, got {network.channels}")
+        report.add(("model", "patch_embed"), f"expected channels = {channels} with it, got {network.channels}")
     if network.patch_size != _DINO_PATCH:
-        report.add(("model", "patch_size"), f"{network.patch_embed} needs {_DINO_PATCH}, got {network.patch_size}")
+        report.add(("model", "patch_embed"), f"expected patch_size = {_DINO_PATCH} with it, got {network.patch_size}")
 
 
 def _check_output(model: ModelConfig, report: Report) -> None:

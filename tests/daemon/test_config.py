@@ -1,0 +1,648 @@
+"""What the config accepts, and that whatever it refuses is named, placed and free of secrets."""
+
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from retinad.daemon.config import ConfigError, LogConfig, Problem, ServiceConfig, load_config
+from retinad.daemon.config_show import show_config
+from retinad.daemon.config_tables import CameraTable, CurveTable, ModelTable, PublishTable, StreamTable
+from retinad.pipeline.config import (
+    CameraConfig,
+    CaptureMode,
+    CurveConfig,
+    ModelConfig,
+    NetworkConfig,
+    OutputConfig,
+    PublishConfig,
+    ResizeMode,
+    RetentionConfig,
+    StreamConfig,
+)
+from retinad.pipeline.errors import ModelError
+from retinad.pipeline.frames import TokenGroup
+from retinad.pipeline.model.presets import LINGBOT_MAP, TINY
+
+ROOT = Path(__file__).parents[2]
+CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
+SECRET = "s3cret"
+SECRET_SOURCE = f"rtsp://admin:{SECRET}@127.0.0.1:9/x?password={SECRET}2"
+
+Load = Callable[..., ServiceConfig]
+Refuse = Callable[..., tuple[Problem, ...]]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def load_text(text: str, env: Mapping[str, str] | None = None) -> ServiceConfig:
+        path = tmp_path / "config.toml"
+        path.write_text(text)
+        return load_config(path, env or {})
+
+    return load_text
+
+
+@pytest.fixture
+def refuse(load: Load) -> Refuse:
+    def problems(text: str, env: Mapping[str, str] | None = None) -> tuple[Problem, ...]:
+        with pytest.raises(ConfigError) as caught:
+            load(text, env)
+        assert SECRET not in str(caught.value)
+        assert SECRET not in repr(caught.value.problems)
+        return caught.value.problems
+
+    return problems
+
+
+# What it becomes
+
+
+def test_a_config_with_one_camera_is_the_defaults(load: Load) -> None:
+    config = load(CAMERA + '[model]\ndevice = "cpu"\n', {"RUNTIME_DIRECTORY": "/run/retinad", "STATE_DIRECTORY": "/s"})
+    assert config == ServiceConfig(
+        log=LogConfig(),
+        state_dir=Path("/s"),
+        runtime_dir=Path("/run/retinad"),
+        exit_when_done=True,
+        publish=PublishConfig(endpoints=("ipc:///run/retinad/features.sock", "tcp://127.0.0.1:5555")),
+        model=ModelConfig("tiny", TINY.network, TINY.image_width, output=OutputConfig(TINY.layers)),
+        cameras=(CameraConfig("a", "synthetic:", stream=TINY.stream),),
+        secrets=frozenset(),
+    )
+
+
+def test_the_default_file_documents_every_key_with_its_true_default(tmp_path: Path) -> None:
+    text = (ROOT / "config.toml").read_text()
+    spelt_out = tmp_path / "config.toml"
+    spelt_out.write_text(re.sub(r"(?m)^#(?=[a-z])", "", text) + "\n[model.x]\n")
+    with pytest.raises(ConfigError, match=r"model\.x: unknown key"):  # the lines really are keys of their tables
+        load_config(spelt_out, {})
+    spelt_out.write_text(re.sub(r"(?m)^#(?=[a-z])", "", text))
+    assert load_config(spelt_out, {}) == load_config(ROOT / "config.toml", {})
+    for table in (PublishTable, CurveTable, ModelTable, StreamTable, CameraTable):
+        for key in table.model_fields:
+            assert re.search(rf"\b{key}\b", text), f"{table.__name__}.{key} is not in config.toml"
+
+
+@pytest.mark.parametrize(
+    ("config", "table", "elsewhere"),
+    [
+        (CameraConfig, CameraTable, set()),
+        (StreamConfig, StreamTable, {"retention"}),
+        (RetentionConfig, StreamTable, set()),
+        (NetworkConfig, ModelTable, set()),
+        (OutputConfig, ModelTable, set()),
+        (ModelConfig, ModelTable, {"name", "network", "output"}),
+        (PublishConfig, PublishTable, set()),
+        (CurveConfig, CurveTable, set()),
+    ],
+)
+def test_every_field_of_the_pipeline_can_be_set(config: type, table: type, elsewhere: set[str]) -> None:
+    assert {field.name for field in fields(config)} - elsewhere <= set(table.model_fields)  # type: ignore[attr-defined]
+
+
+def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").touch()
+    (tmp_path / "server.key_secret").touch()
+    config = load(
+        f"""
+        [service]
+        log_level = "debug"
+        log_format = "json"
+        state_dir = "/state"
+        exit_when_done = false
+        [publish]
+        endpoints = ["tcp://0.0.0.0:6000", "ipc://{{runtime}}/x"]
+        buffer_mb = 128
+        heartbeat_s = 1
+        allow_plaintext = true
+        curve = {{ server_secret_key_file = "{tmp_path}/server.key_secret", authorized_keys_dir = "{tmp_path}" }}
+        [model]
+        preset = "lingbot-map"
+        checkpoint = "{tmp_path}/weights.pt"
+        seed = 3
+        device = "cpu"
+        dtype = "bfloat16"
+        attention = "dense"
+        max_batch = 2
+        image_width = 64
+        layers = [0, 2]
+        tokens = ["pooled", "scale"]
+        pool = 2
+        output_dtype = "float32"
+        channels = 128
+        heads = 2
+        depth = 3
+        mlp_ratio = 2
+        patch_size = 8
+        patch_embed = "conv"
+        register_tokens = 2
+        rope3d = false
+        [stream]
+        scale_frames = 2
+        window = 5
+        keyframe_interval = 3
+        history_frames = 0
+        cross_frame_special = false
+        camera_only = true
+        include_scale_frames = false
+        [[camera]]
+        name = "door-1"
+        source = 0
+        mode = "lossless"
+        fps = 12.5
+        loop = 0
+        resize = "pad"
+        queue_frames = 7
+        connect_timeout_s = 1.5
+        stall_timeout_s = 2.5
+        retry = false
+        transport = "udp"
+        size = [1280, 720]
+        fourcc = "MJPG"
+        stream = {{ window = 9 }}
+    """,
+        {"XDG_RUNTIME_DIR": "/run/user/7"},
+    )
+    stream = StreamConfig(2, 9, 3, 0, RetentionConfig(False, True, False))
+    camera = CameraConfig(
+        "door-1",
+        "0",
+        CaptureMode.LOSSLESS,
+        12.5,
+        0,
+        ResizeMode.PAD,
+        7,
+        1.5,
+        2.5,
+        False,
+        "udp",
+        (1280, 720),
+        "MJPG",
+        stream,
+    )
+    network = NetworkConfig(128, 2, 3, 2.0, 8, "conv", 2, False)
+    output = OutputConfig((0, 2), (TokenGroup.POOLED, TokenGroup.SCALE), 2, "float32")
+    assert config.cameras == (camera,)
+    assert config.model == ModelConfig(
+        "lingbot-map", network, 64, tmp_path / "weights.pt", 3, "cpu", "bfloat16", "dense", output, 2
+    )
+    curve = CurveConfig(tmp_path / "server.key_secret", tmp_path)
+    endpoints = ("tcp://0.0.0.0:6000", "ipc:///run/user/7/retinad/x")
+    assert config.publish == PublishConfig(endpoints, 128, 1.0, curve, True)
+    assert (config.log, config.state_dir, config.exit_when_done) == (LogConfig("debug", "json"), Path("/state"), False)
+
+
+def test_the_preset_follows_the_device_and_streams_follow_the_preset(load: Load) -> None:
+    config = load(CAMERA + '[model]\npreset = "lingbot-map"\ndevice = "cpu"\n')
+    assert config.model.network == LINGBOT_MAP.network
+    assert config.cameras[0].stream == LINGBOT_MAP.stream
+    assert load(CAMERA + '[model]\ndevice = "cpu"\n').model.name == "tiny"
+
+
+def test_what_check_prints_is_the_same_config_again(load: Load) -> None:
+    config = load(
+        f'{CAMERA}fps = 3\nstream = {{window = 5}}\n[[camera]]\nname = "b"\nsource = "/tmp/ü \\"x\\" #1.mp4"\n'
+    )
+    assert load(show_config(config)) == config
+
+
+def test_what_check_prints_holds_no_secret(load: Load) -> None:
+    shown = show_config(load(f'[[camera]]\nname = "a"\nsource = "{SECRET_SOURCE}"\n'))
+    assert SECRET not in shown
+    assert "127.0.0.1:9/x" in shown
+
+
+def test_secrets_are_known_and_not_in_the_representation(load: Load) -> None:
+    config = load(f'[[camera]]\nname = "a"\nsource = "{SECRET_SOURCE}"\n')
+    assert {SECRET, f"{SECRET}2"} <= config.secrets
+    assert SECRET not in repr(config)
+
+
+# What it refuses: misspelt keys (K1), wrong types (K4), secrets (K5), broken files (K3, K6)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line", "hint"),
+    [
+        (f"{CAMERA}fsp = 3\n", "camera[0].fsp", 4, "`fps`"),
+        (f"{CAMERA}[publish]\nbufer_mb = 3\n", "publish.bufer_mb", 5, "`buffer_mb`"),
+        (f"{CAMERA}[publish]\nbuffer-mb = 3\n", "publish.buffer-mb", 5, "`buffer_mb`"),
+        (f"{CAMERA}[publish.curve]\nauthorised_keys_dir = 3\n", "publish.curve.authorised_keys_dir", 5, "authorized"),
+        (f"{CAMERA}[modle]\npreset = 'tiny'\n", "modle", 4, "`model`"),
+        (f"{CAMERA}[[cameras]]\nfsp = 3\n", "cameras", 4, "`camera`"),
+        (f"{CAMERA}\nstream = {{ windw = 3 }}\n", "camera[0].stream.windw", 5, "`window`"),
+        (f"{CAMERA}[model]\n'a b' = 3\n", 'model."a b"', 5, "known keys"),
+        (f"porrt = 1\n{CAMERA}", "porrt", 1, "known tables"),
+    ],
+)
+def test_an_unknown_key_is_an_error_with_its_place_and_a_suggestion(
+    refuse: Refuse, text: str, key: str, line: int, hint: str
+) -> None:
+    problem = next(problem for problem in refuse(text) if "unknown" in problem.message)
+    assert (problem.key, problem.line) == (key, line)
+    assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("publish", "buffer_mb", value)
+        for value in ("true", "1.0", "0", "-1", '"64"', "nan", "1e9", "99999999999999999999999", "[64]", "1979-05-27")
+    ]
+    + [("publish", "heartbeat_s", value) for value in ("true", "nan", "inf", "-inf", "0", "-5", '"5"', "1e400", "{}")]
+    + [("publish", "endpoints", value) for value in ('"tcp://127.0.0.1:1"', "[]", "[1]", '[""]', '["a\\nb"]')]
+    + [("publish", "allow_plaintext", value) for value in ("1", '"true"', "0.0")]
+    + [("model", "layers", value) for value in ("3", "[]", "[true]", "[-1]", "[1.0]", "[3, 1]", "[1, 1]", "[4]")]
+    + [("model", "tokens", value) for value in ('"camera"', "[]", '["cls"]', '["camera", "camera"]')]
+    + [("model", "device", value) for value in ('"gpu"', '"cuda:x"', '"cuda:-1"', '"CPU"', "0")]
+    + [("model", "dtype", value) for value in ('"fp16"', "16", '"float64"')]
+    + [("model", "preset", value) for value in ('"tny"', '""', "true")]
+    + [("model", "channels", value) for value in ("0", "254", "6", "1e3")]
+    + [("model", "image_width", value) for value in ("0", "100", "14.0")]
+    + [("model", "patch_embed", value) for value in ('"dinov2_vitl14_reg"', '"vit"')]
+    + [("model", "seed", value) for value in ("-1", "9223372036854775808", "0.5")]
+    + [("model", "mlp_ratio", value) for value in ("0", "nan", "false")]
+    + [("model", "checkpoint", value) for value in ('""', '"/nope.pt"', '"a\\u0000b"', "0")]
+    + [("model", "pool", value) for value in ("0", "2.0")]
+    + [
+        ("stream", key, value)
+        for key in ("window", "scale_frames", "keyframe_interval")
+        for value in ("0", "-1", "1.5")
+    ]
+    + [("service", "log_level", value) for value in ('"loud"', "10")]
+    + [("service", "exit_when_done", "1"), ("service", "state_dir", '""')],
+)
+def test_a_wrong_value_is_an_error_at_its_key(refuse: Refuse, table: str, key: str, value: str) -> None:
+    problems = refuse(f"{CAMERA}[{table}]\n{key} = {value}\n")
+    assert {problem.line for problem in problems} == {5}
+    assert all(problem.key.startswith(f"{table}.{key}") for problem in problems)
+    assert all("expected" in problem.message or "no such" in problem.message for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("name", value) for value in ('""', '"a b"', '"a/b"', '"a\\n"', "1", f'"{"x" * 65}"', '"ü"')]
+    + [("source", value) for value in ('""', "-1", "1.5", "true", '"a\\u0000"', '"foo://x"', '"synthetic:?widht=3"')]
+    + [("fps", value) for value in ("0", "-1", "nan", "inf", "true", '"10"')]
+    + [("mode", value) for value in ('"lve"', "1")]
+    + [("loop", value) for value in ("-1", "1.0", "true")]
+    + [("size", value) for value in ("[640]", "[640, 480, 3]", "[640, 0]", '"640x480"', "[640.0, 480]")]
+    + [("fourcc", value) for value in ('"MJPEG"', '"MJ"', "1", '"MJP\\n"')]
+    + [
+        ("queue_frames", "0"),
+        ("connect_timeout_s", "0"),
+        ("stall_timeout_s", "inf"),
+        ("retry", "1"),
+        ("transport", '"x"'),
+    ],
+)
+def test_a_wrong_value_of_a_camera_is_an_error_at_its_key(refuse: Refuse, key: str, value: str) -> None:
+    values = {"name": '"a"', "source": '"synthetic:"', key: value}
+    text = "[[camera]]\n" + "".join(f"{name} = {item}\n" for name, item in values.items())
+    line = list(values).index(key) + 2
+    assert {(problem.key.partition("[0].")[2].partition("[")[0], problem.line) for problem in refuse(text)} == {
+        (key, line)
+    }
+
+
+def test_number_forms_of_toml_are_numbers(load: Load) -> None:
+    assert load(f"{CAMERA}[publish]\nbuffer_mb = 0x10\nheartbeat_s = 1_0\n").publish == replace(
+        load(CAMERA).publish, buffer_mb=16, heartbeat_s=10.0
+    )
+
+
+def test_a_misspelt_choice_is_suggested_without_showing_what_was_written(refuse: Refuse) -> None:
+    (problem,) = refuse(f'{CAMERA}mode = "lossles"\n')
+    assert problem.hint == "did you mean `lossless`?"
+
+
+def test_all_errors_come_at_once_in_the_order_of_the_file(refuse: Refuse) -> None:
+    problems = refuse(
+        """
+[publish]
+buffer_mb = 0
+endpoints = ["tcp://0.0.0.0:5555", "udp://x"]
+[model]
+channels = 30
+layers = [9]
+[[camera]]
+name = "a"
+source = "foo://x"
+[[camera]]
+name = "a"
+fps = 0
+source = "synthetic:"
+""",
+        {"RETINAD_X__Y": "1"},
+    )
+    assert [problem.key for problem in problems] == [
+        "RETINAD_X__Y",
+        "publish.buffer_mb",
+        "model.channels",
+        "model.layers",
+        "camera[0].source",
+        "camera[1].name",
+        "camera[1].fps",
+    ]
+
+
+def test_names_that_stand_twice_are_an_error(refuse: Refuse) -> None:
+    (problem,) = refuse(CAMERA + CAMERA)
+    assert (problem.key, problem.line, problem.column) == ("camera[1].name", 5, 1)
+
+
+@pytest.mark.parametrize("text", ["", "camera = []\n", "camera = 3\n", '[camera]\nname = "a"\nsource = "0"\n'])
+def test_a_service_without_cameras_is_an_error(refuse: Refuse, text: str) -> None:
+    (problem,) = refuse(text)
+    assert problem.key == "camera"
+    assert "[[camera]]" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "word"),
+    [
+        ("tcp://0.0.0.0:5555", "other machines"),
+        ("tcp://*:5555", "other machines"),
+        ("tcp://[::]:5555", "other machines"),
+        ("tcp://192.0.2.1:5555", "other machines"),
+        ("tcp://127.0.0.1:0", "port"),
+        ("tcp://127.0.0.1:65536", "port"),
+        ("tcp://127.0.0.1:*", "port"),
+        ("tcp://127.0.0.1", "port"),
+        ("udp://127.0.0.1:5", "tcp://"),
+        ("inproc://x", "tcp://"),
+        (f"ipc:///{'x' * 108}", "107 bytes"),
+        (f"tcp://u:{SECRET}@127.0.0.1:x", "port"),
+    ],
+)
+def test_an_endpoint_that_must_not_be_bound_is_an_error(refuse: Refuse, endpoint: str, word: str) -> None:
+    (problem,) = refuse(f'{CAMERA}[publish]\nendpoints = ["tcp://localhost:1", "{endpoint}"]\n')
+    assert problem.key == "publish.endpoints[1]"
+    assert word in f"{problem.message} {problem.hint}"
+
+
+@pytest.mark.parametrize(
+    ("shape", "word"),
+    [
+        ("heads = 3", "multiple of heads"),
+        ("channels = 8", "multiple of 4"),
+        ("depth = 2", "0 to 1"),
+        ("patch_size = 15", "multiple of patch_size"),
+        ('channels = 384\nheads = 6\npatch_embed = "dinov2_vitb14_reg"', "channels = 768"),
+        ('channels = 384\nheads = 6\npatch_embed = "dinov2_vits14_reg"\npatch_size = 16', "patch_size = 14"),
+        ('register_tokens = 0\ntokens = ["registers"]', "no registers"),
+        ('tokens = ["pooled"]\npool = 17', "16 columns"),
+    ],
+)
+def test_a_shape_that_does_not_fit_together_is_an_error(refuse: Refuse, shape: str, word: str) -> None:
+    assert any(word in problem.message for problem in refuse(f"{CAMERA}[model]\n{shape}\n"))
+
+
+def test_a_device_that_is_not_there_is_no_fault_of_the_config(load: Load, refuse: Refuse) -> None:
+    text = CAMERA + '[model]\ndevice = "cuda:99"\n'
+    with pytest.raises(ModelError, match="cuda:99"):
+        load(text)
+    (problem,) = refuse(text + "seed = -1\n")
+    assert problem.key == "model.seed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'[[camera]]\nsource = "{SECRET_SOURCE}"\n',  # K5: a missing sibling
+        f'[[camera]]\nname = "{SECRET_SOURCE}"\nsource = 3.0\n',
+        f'[[camera]]\nname = "a"\nsourec = "{SECRET_SOURCE}"\n',
+        f'[[camera]]\nname = "a"\nsource = ["{SECRET_SOURCE}"]\n',
+        f'[[camera]]\nname = "a"\nsource = {{ url = "{SECRET_SOURCE}" }}\n',
+        f'[[camera]]\nname = "a"\nsource = {SECRET_SOURCE}\n',
+        f'[[camera]]\nname = "a"\nsource = "{SECRET_SOURCE}\n',
+        f'[[camera]]\nname = "a"\nsource = "x{SECRET_SOURCE}"\n',
+        f'[[camera]]\nname = "a"\nsource = "rtsp://admin:{SECRET}@/x"\n',
+        f'[[camera]]\nname = "a"\nsource = "{SECRET_SOURCE}"\nmode = "{SECRET_SOURCE}"\n',
+        f'[[camera]]\nname = "a"\nsource = "{SECRET_SOURCE}"\nsize = "{SECRET_SOURCE}"\n',
+        f'camera = ["{SECRET_SOURCE}"]\n',
+        f'camera = "{SECRET_SOURCE}"\n',
+        f'"{SECRET_SOURCE}" = 1\n{CAMERA}',
+        f'"{SECRET_SOURCE}" = \n{CAMERA}',
+        f'{CAMERA}[publish]\nendpoints = ["{SECRET_SOURCE}"]\n',
+        f'{CAMERA}[model]\ndevice = "{SECRET_SOURCE}"\n',
+    ],
+)
+def test_no_error_shows_a_secret(refuse: Refuse, text: str) -> None:
+    assert refuse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line", "column"),
+    [
+        ("[publish]\nbuffer_mb = \n", "publish.buffer_mb", 2, 13),
+        ("[publish]\nbuffer_mb = ", "publish.buffer_mb", 2, 1),
+        ("[publish]\nbuffer_mb = 1\nbuffer_mb = 2\n", "publish.buffer_mb", 3, None),
+        ("[publish]\n[publish]\n", "publish", 2, None),
+        ("[[camera]]\nname = 'a'\n\nsource = rtsp://h/x\n", "camera[0].source", 4, 10),
+        ('[[camera]]\nname = "abc\n', "camera[0].name", 2, None),
+        ('[[camera]]\nname = """abc\n\n\n', "camera[0].name", 2, 1),
+        ("[publish\nbuffer_mb = 1\n", "", 1, None),
+        ("x = [1,\n2\n\n", "x[1]", 2, None),
+    ],
+)
+def test_a_syntax_error_has_line_column_and_key(
+    refuse: Refuse, text: str, key: str, line: int, column: int | None
+) -> None:
+    (problem,) = refuse(text)
+    assert (problem.key, problem.line) == (key, line)
+    assert problem.column == column or (column is None and problem.column is not None)
+    assert problem.message.startswith("not TOML")
+
+
+def test_a_missing_config_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nope.toml: cannot read the config: No such file"):
+        load_config(tmp_path / "nope.toml", {})
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_config(tmp_path, {})
+    with pytest.raises(ConfigError, match="null character"):
+        load_config(Path("a\0b"), {})
+
+
+def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"[publish]\nx = '\xff'\n")
+    with pytest.raises(ConfigError, match=r"config.toml:2:6: not UTF-8"):
+        load_config(path, {})
+    path.write_bytes(b"x" * (1 << 21))
+    with pytest.raises(ConfigError, match="1 MiB"):
+        load_config(path, {})
+
+
+def test_windows_line_ends_and_byte_order_marks_are_read(load: Load) -> None:
+    assert load("\ufeff" + CAMERA.replace("\n", "\r\n")) == load(CAMERA)
+
+
+# The environment (K2)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "read", "expected"),
+    [
+        ("RETINAD_PUBLISH__BUFFER_MB", "128", lambda config: config.publish.buffer_mb, 128),
+        ("RETINAD_PUBLISH__HEARTBEAT_S", "2.5", lambda config: config.publish.heartbeat_s, 2.5),
+        (
+            "RETINAD_PUBLISH__ENDPOINTS",
+            '["tcp://[::1]:1"]',
+            lambda config: config.publish.endpoints,
+            ("tcp://[::1]:1",),
+        ),
+        ("RETINAD_SERVICE__EXIT_WHEN_DONE", "false", lambda config: config.exit_when_done, False),
+        ("RETINAD_SERVICE__STATE_DIR", "/x", lambda config: config.state_dir, Path("/x")),
+        ("RETINAD_MODEL__DTYPE", "float16", lambda config: config.model.dtype, "float16"),
+        ("RETINAD_MODEL__DTYPE", '"float16"', lambda config: config.model.dtype, "float16"),
+        ("RETINAD_MODEL__LAYERS", "[1]", lambda config: config.model.output.layers, (1,)),
+        ("RETINAD_STREAM__WINDOW", "3", lambda config: config.cameras[0].stream.window, 3),
+        ("RETINAD_CAMERA__A_B__SOURCE", "2", lambda config: config.cameras[0].source, "2"),
+        ("RETINAD_CAMERA__A_B__FOURCC", "1234", lambda config: config.cameras[0].fourcc, "1234"),
+        ("RETINAD_CAMERA__A_B__STREAM__WINDOW", "4", lambda config: config.cameras[0].stream.window, 4),
+    ],
+)
+def test_a_variable_overrides_its_key(
+    load: Load, variable: str, value: str, read: Callable[[ServiceConfig], object], expected: object
+) -> None:
+    text = '[[camera]]\nname = "a-b"\nsource = "synthetic:"\n[publish]\nbuffer_mb = 1\n'
+    assert read(load(text, {variable: value, "PATH": "/bin", "RETINA": "x"})) == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("RETINAD_PUBLISH__BUFER_MB", "`RETINAD_PUBLISH__BUFFER_MB`"),
+        ("RETINAD_PUBLISH_BUFFER_MB", "`RETINAD_PUBLISH__BUFFER_MB`"),
+        ("RETINAD_publish__buffer_mb", "`RETINAD_PUBLISH__BUFFER_MB`"),
+        ("RETINAD_CAMERA__A__FSP", "`RETINAD_CAMERA__A__FPS`"),
+        ("RETINAD_CAMERA__NOBODY__FPS", ""),
+        ("RETINAD_CAMERA__A__NAME", ""),
+        ("RETINAD_PROT", "RETINAD_TABLE__KEY"),
+        ("RETINAD_", "RETINAD_TABLE__KEY"),
+    ],
+)
+def test_a_variable_that_names_no_key_is_an_error(refuse: Refuse, variable: str, hint: str) -> None:
+    (problem,) = refuse(CAMERA, {variable: SECRET})
+    assert (problem.file, problem.key) == ("environment", variable)
+    assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    "value", ["true", "1.0", "x", "", f"rtsp://a:{SECRET}@h", "1\nallow_plaintext = true", "[" * 9999]
+)
+def test_a_wrong_value_of_a_variable_is_an_error_of_the_variable(refuse: Refuse, value: str) -> None:
+    (problem,) = refuse(CAMERA, {"RETINAD_PUBLISH__BUFFER_MB": value})
+    assert (problem.file, problem.line, problem.key) == ("environment", None, "RETINAD_PUBLISH__BUFFER_MB")
+
+
+def test_cameras_whose_variables_would_be_the_same_have_none(refuse: Refuse) -> None:
+    text = CAMERA.replace('"a"', '"x-1"') + CAMERA.replace('"a"', '"x_1"')
+    (problem,) = refuse(text, {"RETINAD_CAMERA__X_1__FPS": "1"})
+    assert problem.key == "RETINAD_CAMERA__X_1__FPS"
+
+
+# Credentials
+
+
+def test_a_source_can_be_a_credential(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "door").write_text(SECRET_SOURCE + "\n")
+    (tmp_path / "curve").touch()
+    config = load(
+        f"""
+        [publish.curve]
+        server_secret_key_file = "credential:curve"
+        authorized_keys_dir = "{tmp_path}"
+        [[camera]]
+        name = "a"
+        source = "credential:door"
+        """,
+        {"CREDENTIALS_DIRECTORY": str(tmp_path)},
+    )
+    assert config.cameras[0].source == SECRET_SOURCE
+    assert SECRET in config.secrets
+    assert config.publish.curve == CurveConfig(tmp_path / "curve", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("nope", None, "LoadCredential=nope:"),
+        ("", None, "plain file name"),
+        ("../door", None, "plain file name"),
+        (".", None, "plain file name"),
+        ("door", b"", "one line"),
+        ("door", b"a\nb\n", "one line"),
+        ("door", b"\xff", "UTF-8"),
+        ("door", f"foo://a:{SECRET}@h".encode(), "foo://"),
+    ],
+)
+def test_a_credential_that_cannot_be_used_is_an_error(
+    refuse: Refuse, tmp_path: Path, name: str, content: bytes | None, word: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    text = f'[[camera]]\nname = "a"\nsource = "credential:{name}"\n'
+    (problem,) = refuse(text, {"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert problem.key == "camera[0].source"
+    assert word in problem.message
+
+
+def test_a_credential_without_systemd_is_an_error(refuse: Refuse) -> None:
+    (problem,) = refuse('[[camera]]\nname = "a"\nsource = "credential:door"\n')
+    assert "LoadCredential=door:" in problem.message
+
+
+# Any text at all
+
+_KEYS = ["service", "publish", "model", "stream", "camera", "name", "source", "window", "layers", "curve", "x", '"é"']
+_VALUES = ["1", "-1", "nan", "1e999", "true", '"a"', "'synthetic:'", "[1, [2]]", "{ a = 1, b.c = [] }", "1979-05-27"]
+_VALUES += ['"""\nx"""', "[", "{", '"', "0x" + "f" * 400, "9" * 5000, "[" * 2000, '"\\uD800"', '"\\U0010FFFF"', "", "#"]
+_LINES = st.one_of(
+    st.builds("{}.{} = {}".format, st.sampled_from(_KEYS), st.sampled_from(_KEYS), st.sampled_from(_VALUES)),
+    st.builds("{} = {}".format, st.sampled_from(_KEYS), st.sampled_from(_VALUES)),
+    st.builds("[{}]".format, st.sampled_from(_KEYS)),
+    st.builds("[[{}]]".format, st.sampled_from(_KEYS)),
+    st.sampled_from(CAMERA.splitlines()),
+    st.text(max_size=20),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=st.lists(_LINES, max_size=12))
+def test_any_text_is_a_config_or_a_config_error(tmp_path: Path, lines: list[str]) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
+    try:
+        load_config(path, {})
+    except ConfigError as error:
+        assert error.problems  # noqa: PT017  # most texts are refused, not all
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=200))
+def test_any_bytes_are_a_config_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError):
+        load_config(path, {})
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(st.text(max_size=30), max_size=4), values=st.lists(st.text(max_size=30), min_size=4, max_size=4))
+def test_any_environment_is_a_config_or_a_config_error(tmp_path: Path, names: list[str], values: list[str]) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CAMERA)
+    variables = itertools.chain(("RETINAD_CAMERA__A__SOURCE", "RETINAD_MODEL__LAYERS"), (f"RETINAD_{n}" for n in names))
+    try:
+        load_config(path, dict(zip(variables, values, strict=False)))
+    except ConfigError as error:
+        assert error.problems  # noqa: PT017  # most are refused, not all
