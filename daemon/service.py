@@ -104,7 +104,7 @@ async def serve(config: ServiceConfig, edges: Edges, notifier: Notifier) -> Exit
     try:
         return await _Service(config, edges, notifier).run()
     except BaseExceptionGroup as group:
-        raise _only_error(group) from group
+        raise _only_error(group) from None
 
 
 class _Service:

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -29,6 +30,11 @@ def camera(name: str, source: object, **keys: object) -> str:
 
 def is_end(record: Record) -> bool:
     return isinstance(record, EndRecord)
+
+
+def record_of(name: str, at_least: int = 0) -> Callable[[Record], bool]:
+    """Whether a record is a features record of this camera, and not an early one."""
+    return lambda record: isinstance(record, FeaturesRecord) and record.camera == name and record.seq >= at_least
 
 
 def features_of(records: list[Record], name: str | None = None) -> list[FeaturesRecord]:
@@ -125,26 +131,19 @@ def test_a_reload_exchanges_cameras_and_the_others_lose_nothing(tmp_path: Path) 
     stays = camera("stays", "synthetic:?fps=40&width=160&height=120", mode="lossless")
     config = write_config(tmp_path, stays + camera("goes", "synthetic:?fps=40&width=160&height=120"))
     with subscriber(tmp_path) as records_in, running(config) as service:
-        receive_until(records_in, lambda record: isinstance(record, FeaturesRecord) and record.seq >= 5)
+        receive_until(records_in, record_of("stays", 5))
         write_config(tmp_path, stays + camera("comes", "synthetic:?fps=40&width=160&height=120"))
         service.process.send_signal(signal.SIGHUP)
-        records = receive_until(
-            records_in, lambda record: isinstance(record, FeaturesRecord) and record.camera == "comes"
-        )
+        records = receive_until(records_in, record_of("comes"))
         records += receive_until(records_in, lambda record: isinstance(record, FeaturesRecord) and record.seq >= 5)
 
         config.write_text("[publish]\nbuffer_md = 3\n")
         service.process.send_signal(signal.SIGHUP)
-        records += receive_until(
-            records_in, lambda record: isinstance(record, StatusRecord) and record.camera == "comes"
-        )
         deadline = time.monotonic() + 5
         while not any("old one stays" in str(line["event"]) for line in log_of(service)):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        records += receive_until(
-            records_in, lambda record: isinstance(record, FeaturesRecord) and record.camera == "stays"
-        )
+        records += receive_until(records_in, record_of("stays"))
         assert service.stop()[0] == 0
     assert [record.camera for record in records if isinstance(record, EndRecord)] == ["goes"]
     assert not any(record.gaps for record in features_of(records, "stays"))
