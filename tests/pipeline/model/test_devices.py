@@ -1,0 +1,61 @@
+"""Devices and number formats have one name each once configured, and only a broken device is called broken."""
+
+import pytest
+import torch
+
+from retinad.pipeline.errors import ModelError
+from retinad.pipeline.model.devices import is_device_failure, resolve_device, resolve_dtype, torch_dtype
+from retinad.pipeline.model.presets import PRESETS
+
+
+def test_auto_without_a_gpu_is_the_cpu_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == "cpu"
+    assert resolve_dtype("auto", "cpu") == "float32"
+
+
+def test_auto_with_gpus_is_the_first_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolve_device("auto") == resolve_device("cuda") == "cuda:0"
+    assert resolve_device("cuda:1") == "cuda:1"
+    assert resolve_dtype("auto", "cuda:0") == "bfloat16"
+    with pytest.raises(ModelError, match="sees 2 CUDA devices"):
+        resolve_device("cuda:2")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:x", "CPU", "mps", ""])
+def test_an_unknown_device_is_refused(device: str) -> None:
+    with pytest.raises(ModelError, match="device is auto, cpu or cuda"):
+        resolve_device(device)
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(ModelError, match="got 'float8'"):
+        resolve_dtype("float8", "cpu")
+    assert torch_dtype("bfloat16") is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+        (torch.AcceleratorError("CUDA error: unspecified launch failure"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), True),
+        (RuntimeError("shape mismatch"), False),
+        (ValueError("CUDA error"), False),
+    ],
+)
+def test_only_sticky_errors_end_the_process(error: Exception, failed: bool) -> None:
+    assert is_device_failure(error) is failed
+
+
+def test_presets_are_read_only_and_consistent() -> None:
+    assert set(PRESETS) == {"tiny", "lingbot-map"}
+    for name, preset in PRESETS.items():
+        assert preset.name == name
+        assert preset.network.channels // preset.network.heads == 64
+        assert preset.image_width % preset.network.patch_size == 0
+        assert max(preset.layers) < preset.network.depth
+    with pytest.raises(TypeError):
+        PRESETS["other"] = PRESETS["tiny"]  # type: ignore[index]
