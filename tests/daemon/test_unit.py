@@ -1,0 +1,84 @@
+"""The systemd unit is one that systemd takes, and that leaves an intruder little."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from retinad.daemon.exit_codes import ExitCode
+
+FOLDER = Path(__file__).parents[2] / "systemd"
+UNIT = FOLDER / "retinad.service"
+
+needs_analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The unit with a program that is there: `verify` looks for it."""
+    unit = tmp_path / "retinad.service"
+    unit.write_text(UNIT.read_text().replace("/opt/retinad/bin/retinad", "/bin/true"))
+    return unit
+
+
+@pytest.fixture
+def settings() -> dict[str, list[str]]:
+    """The values of each key, over all sections."""
+    found: dict[str, list[str]] = {}
+    for line in UNIT.read_text().splitlines():
+        if match := re.fullmatch(r"(\w+)=(.*)", line):
+            found.setdefault(match[1], []).append(match[2])
+    return found
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=30, check=False)
+
+
+@needs_analyze
+def test_systemd_finds_nothing_to_complain_about(installed: Path) -> None:
+    result = analyze("verify", "--man=no", str(installed))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@needs_analyze
+def test_the_unit_exposes_little(installed: Path) -> None:
+    result = analyze("security", "--offline=true", "--threshold=30", str(installed))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_what_restarting_cannot_mend_is_not_restarted(settings: dict[str, list[str]]) -> None:
+    assert settings["Restart"] == ["on-failure"]
+    assert {int(code) for code in settings["RestartPreventExitStatus"][0].split()} == {ExitCode.CONFIG, ExitCode.USAGE}
+    # The limit must be one that restarts at this pace can reach.
+    paced = int(settings["RestartSec"][0]) * int(settings["StartLimitBurst"][0])
+    assert paced < int(settings["StartLimitIntervalSec"][0])
+
+
+def test_the_unit_speaks_the_protocol_of_the_service(settings: dict[str, list[str]]) -> None:
+    assert settings["Type"] == ["notify"]
+    assert settings["NotifyAccess"] == ["main"]
+    assert settings["KillMode"] == ["mixed"]
+    assert settings["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
+    assert settings["ExecStart"] == ["/opt/retinad/bin/retinad run --config /etc/retinad/config.toml"]
+    assert any("PYTHONSAFEPATH=1" in value for value in settings["Environment"])
+
+
+def test_gpu_and_cameras_are_in_reach_and_code_can_be_compiled(settings: dict[str, list[str]]) -> None:
+    assert settings["DevicePolicy"] == ["closed"]
+    assert {"char-nvidia rw", "char-nvidia* rw", "char-video4linux rw"} <= set(settings["DeviceAllow"])
+    assert settings["PrivateDevices"] == settings["MemoryDenyWriteExecute"] == settings["PrivateUsers"] == ["no"]
+    assert settings["SupplementaryGroups"] == ["video render"]
+
+
+def test_the_unit_holds_no_variable_that_the_config_would_refuse(settings: dict[str, list[str]]) -> None:
+    assert not any("RETINAD_" in value for value in settings["Environment"])
+
+
+def test_the_user_of_the_unit_is_made(settings: dict[str, list[str]]) -> None:
+    user = (FOLDER / "sysusers.conf").read_text()
+    assert f"u {settings['User'][0]} " in user
+    for group in settings["SupplementaryGroups"][0].split():
+        assert f"m {settings['User'][0]} {group}\n" in user
