@@ -1,6 +1,8 @@
 """The subscribing socket: everything about a subscription but how to wait for it, shared by the two subscribers."""
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,8 @@ BURST = 1000
 """Messages taken in one call at most: a service that is faster than its subscriber must not hold it for ever."""
 SETTLE_S = 0.002
 """How long the newest record waits for one newer still if the queue was full; a full queue refills faster."""
+RETRY_S = 1.0
+"""Interval of new attempts after the service refused the connection."""
 
 _MONITOR_ENDPOINT = "inproc://monitor"
 _Socket = zmq.Socket[bytes]
@@ -72,6 +76,7 @@ class Connection:
         self._cameras_told: tuple[str, ...] | None = None
         self._connected = False
         self._refused = False
+        self._retry_at_s = 0.0
         self._context = zmq.Context(io_threads=1)
         try:
             self._monitor = self._context.socket(zmq.PAIR)
@@ -95,12 +100,16 @@ class Connection:
         return make_record(*self._pending.pop(next(iter(self._pending)))) if self._pending else None
 
     def patience_s(self, left_s: float) -> float:
-        """Seconds to wait for input, of those left: not long while a record is held back for a newer one."""
-        return SETTLE_S if self._pending else left_s
+        """Seconds to wait for input, of those left, before asking again; tries again to connect where that is due."""
+        if self._pending:
+            return SETTLE_S
+        self._take_events()
+        if self._refused and time.monotonic() >= self._retry_at_s:
+            self._connect_anew()
+        return min(left_s, RETRY_S)
 
     def silence(self, timeout_s: float) -> str:
         """Why nothing may have come for so long, and what to check."""
-        self._take_events()
         start = f"no message from {self._subscription.endpoint} in {timeout_s:g} s: "
         if self._refused:
             return start + (
@@ -131,6 +140,13 @@ class Connection:
             self.socket.connect(subscription.endpoint)
         except zmq.ZMQError as exc:
             raise ValueError(f"cannot connect to {subscription.endpoint!r}: {exc.strerror}") from exc
+
+    def _connect_anew(self) -> None:
+        # libzmq gives up for good once a handshake is refused, but the key may be put on the list later.
+        with suppress(zmq.ZMQError):
+            self.socket.disconnect(self._subscription.endpoint)
+        self.socket.connect(self._subscription.endpoint)
+        self._retry_at_s = time.monotonic() + RETRY_S
 
     def _received(self) -> Iterator[tuple[Message, tuple[Gap, ...]]]:
         for _ in range(BURST):

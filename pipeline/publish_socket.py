@@ -25,8 +25,9 @@ from .zap import ZAP_ENDPOINT, zap_reply
 
 LINGER_MS = 500
 HANDSHAKE_MS = 5000
-INBOUND_BYTES = 4096
-"""Largest message that a peer may send: subscriptions and handshakes are far smaller."""
+INBOUND_BYTES = 1024
+"""Largest message that a peer may send: subscriptions and handshakes are smaller, and libzmq's tree of subscriptions is
+as deep as the longest one, and walked by recursion (one of a megabyte was seen to crash a process)."""
 BURST = 1000
 """Messages taken in one call at most, so that a flood of them cannot hold the event loop."""
 

@@ -47,6 +47,7 @@ class PublisherStatistics:
         hello_messages: those that were `hello`.
         peers: connections open now (one that never finishes its handshake counts for some seconds).
         connections_total: connections accepted.
+        disconnected_total: those of them that are gone.
         handshake_failures: connections that failed their handshake.
         unauthorized: CURVE clients turned away since their key is not in the list.
         subscriptions_total: subscriptions received.
@@ -58,6 +59,7 @@ class PublisherStatistics:
     hello_messages: int = 0
     peers: int = 0
     connections_total: int = 0
+    disconnected_total: int = 0
     handshake_failures: int = 0
     unauthorized: int = 0
     subscriptions_total: int = 0
@@ -219,6 +221,7 @@ class Publisher:
             hello_messages=self._hello_messages,
             peers=socket.accepted - socket.disconnected,
             connections_total=socket.accepted,
+            disconnected_total=socket.disconnected,
             handshake_failures=socket.handshake_failures,
             unauthorized=socket.unauthorized,
             subscriptions_total=self._subscriptions,
