@@ -172,6 +172,7 @@ class Camera:
             if freeze is not None and freeze.frozen_s(captured.pixels) >= self._config.stall_timeout_s:
                 raise self._stalled("the very same picture")
             await self._pass_on(captured)
+            del captured  # else its slot is taken until the next frame comes
         if capture.ended is not None:
             self._queue.count_skipped(capture.ended.skipped)
             self._queue.count_unreadable(capture.ended.failed)
@@ -187,7 +188,6 @@ class Camera:
         self._queue.count_skipped(captured.skipped)
         self._queue.count_unreadable(captured.failed)
         frame = self._frame(captured)
-        del captured  # the frame alone keeps its slot
         self._rate.count()
         self._notice(frame)
         await self._queue.put(frame)

@@ -191,10 +191,10 @@ class Capture:
     async def _explained(self, failed: Failed) -> SourceError:
         await self._process.exit_status(_GRACE_S)  # then all it printed has arrived
         self._hear()
-        reason = classify(self._lines) if failed.fault in (SourceFault.UNREADABLE, SourceFault.CODEC) else None
-        if reason is None:
+        if failed.guess is None:
             return SourceError(failed.fault, failed.message)
-        return SourceError(reason[0], f"{failed.message}: {reason[1]}")
+        fault, reason = classify(self._lines) or (failed.fault, failed.guess)
+        return SourceError(fault, f"{failed.message}: {reason}")
 
     async def _crashed(self) -> SourceError:
         status = await self._process.exit_status(_GRACE_S)

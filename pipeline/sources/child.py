@@ -19,7 +19,7 @@ from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError
 from .messages import MESSAGE_BYTES, Ended, Failed, FromParent, Memory, Message, Opened, Picture, Ready, Release, Rewind
 from .pacing import SECOND_NS, Pacer
-from .reader import Grabbed, Reader, UnreadablePicture, load_reader
+from .reader import Grabbed, Reader, RefusedError, UnreadablePicture, load_reader
 from .redact import mask
 from .slots import SlotWriter
 
@@ -189,7 +189,8 @@ def _serve(link: Link) -> None:
                 Pass(link, reader).run()
             link.await_rewind()
     except SourceError as exc:
-        link.send(Failed(exc.kind, mask(str(exc), link.config.source)))
+        guess = exc.guess if isinstance(exc, RefusedError) else None
+        link.send(Failed(exc.kind, mask(str(exc), link.config.source), guess))
 
 
 def _die_with_parent() -> None:

@@ -3,7 +3,6 @@
 import errno
 import glob
 import os
-from collections.abc import Callable
 
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
@@ -13,7 +12,7 @@ from .opencv import Backend, Property, Stream
 from .reader import Grabbed, UnreadablePicture
 from .slots import Pixels
 
-OpenStream = Callable[[str], Stream]
+_BUSY = "another program uses it, or it is no camera"
 
 
 def open_device(path: str, config: CameraConfig) -> "DeviceReader":
@@ -25,7 +24,7 @@ def open_device(path: str, config: CameraConfig) -> "DeviceReader":
     opencv.set_device_timeout(config.stall_timeout_s)
     target = os.path.realpath(path)
     check_device(path, target)
-    return DeviceReader(path, config, Stream(target, Backend.V4L2, {}, path))
+    return DeviceReader(path, config, Stream(target, Backend.V4L2, {}, path, SourceFault.REFUSED, _BUSY))
 
 
 class DeviceReader:

@@ -5,6 +5,8 @@ white; the orientation that a camera noted (EXIF) is applied. A picture that is 
 counts as unreadable: it is left out with a line in the log, and the others go on.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,9 +16,6 @@ from .messages import SourceInfo
 from .reader import Grabbed, UnreadablePicture
 from .slots import Pixels
 
-PICTURE_SUFFIXES = frozenset(
-    {".bmp", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
-)
 FOLDER_FPS = 30.0
 """Pictures a second in live mode without an fps cap: a folder has no rate of its own."""
 
@@ -28,7 +27,7 @@ class ImagesReader:
         paths: files, at least one.
     """
 
-    def __init__(self, paths: list[str]) -> None:
+    def __init__(self, paths: Sequence[str]) -> None:
         self._paths = iter(paths)
         self._path = ""
         self.info = SourceInfo(backend="images", fps=FOLDER_FPS, frame_count=len(paths))

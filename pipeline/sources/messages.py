@@ -86,10 +86,11 @@ class Ended(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """Child: the source failed; the child ends."""
+    """Child: the source failed; the child ends. With a guess, what was printed may tell the reason better."""
 
     fault: SourceFault
     message: str
+    guess: str | None
 
 
 class Release(Message, frozen=True):

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SourceError, SourceFault
+from .reader import RefusedError
 from .slots import Pixels
 
 if TYPE_CHECKING:
@@ -53,10 +54,11 @@ class Stream:
         backend: what reads it.
         settings: properties that count while it opens.
         name: what messages call it.
-        fault: what a refusal is called, for which OpenCV gives no reason; what it printed may tell more.
+        fault: what a refusal is called.
+        guess: its most likely reason, since OpenCV gives none.
 
     Raises:
-        SourceError: `fault`.
+        RefusedError: OpenCV cannot open it.
     """
 
     def __init__(
@@ -65,16 +67,17 @@ class Stream:
         backend: Backend,
         settings: Mapping[Property, int],
         name: str,
-        fault: SourceFault = SourceFault.UNREADABLE,
+        fault: SourceFault,
+        guess: str,
     ) -> None:
         parameters = [int(number) for pair in settings.items() for number in pair]
         self._name = name
         try:
             self._capture = cv2.VideoCapture(source, int(backend), parameters)
         except cv2.error as exc:
-            raise SourceError(fault, f"{name} cannot be opened") from exc
+            raise RefusedError(fault, f"{name} cannot be opened", guess) from exc
         if not self._capture.isOpened():
-            raise SourceError(fault, f"{name} cannot be opened")
+            raise RefusedError(fault, f"{name} cannot be opened", guess)
 
     def get(self, prop: Property) -> float | None:
         """A property, or None where the backend knows none."""

@@ -6,9 +6,10 @@ from typing import get_type_hints
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from ..errors import SourceError, SourceFault
-from .redact import redact_url, split_userinfo
+from .redact import SAFE_IN_USERINFO, redact_url, split_userinfo
 
 NETWORK_SCHEMES = ("rtsp", "rtsps", "http", "https")
+_LONE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -106,19 +107,19 @@ def _encoded(url: str) -> str:
         raise _unreadable(f"{redact_url(url)} has no valid host and port: write {form}")
     if userinfo is None:
         return scheme + rest
-    return f"{scheme}{quote(userinfo, safe=':%!$&()*+,;=~')}@{rest}"
+    return f"{scheme}{quote(_LONE_PERCENT.sub('%25', userinfo), safe=SAFE_IN_USERINFO)}@{rest}"
 
 
 def _synthetic(text: str) -> SyntheticSpec:
     kinds = get_type_hints(SyntheticSpec)
     given: dict[str, int | float] = {}
-    for key, value in parse_qsl(text.lstrip("?"), keep_blank_values=True, separator="&"):
+    if text and not text.startswith("?"):
+        raise _unreadable(f"synthetic: is followed by {text!r}: write synthetic:?width=640&height=480&fps=30&seed=0")
+    for key, value in parse_qsl(text[1:], keep_blank_values=True, separator="&"):
         if key not in kinds:
             raise _unreadable(f"synthetic: has no option {key!r}: {', '.join(kinds)} are known")
         given[key] = _number(key, value, kinds[key])
     spec = SyntheticSpec(**given)  # type: ignore[arg-type]  # every value was read by its field's type
-    if text.lstrip("?") and not given:
-        raise _unreadable(f"synthetic: is followed by {text!r}: write synthetic:?width=640&height=480&fps=30&seed=0")
     _check_ranges(spec)
     return spec
 

@@ -1,20 +1,44 @@
-"""Looks at what a path means: a video file, a picture, a folder or glob of pictures, or a device file."""
+"""Looks at what a path means: a video file, pictures (a file, a folder, a glob) or a device file. Needs no OpenCV."""
 
 import glob
 import os
 import re
 import stat
+from dataclasses import dataclass
 
-from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
-from .device import open_device
-from .images import PICTURE_SUFFIXES, ImagesReader
-from .reader import Reader
-from .video import open_file
+
+PICTURE_SUFFIXES = frozenset(
+    {".bmp", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
+)
 
 
-def open_path(path: str, config: CameraConfig) -> Reader:
-    """Open what lies at a path; a path that exists is taken literally, even if it looks like a glob.
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """Pictures in the order in which they are played, at least one."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """A file that is no picture by its suffix."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A character device."""
+
+    path: str
+
+
+Located = Pictures | Video | Device
+
+
+def locate(path: str) -> Located:
+    """Find what lies at a path; a path that exists is taken literally, even if it looks like a glob.
 
     Raises:
         SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`, each with what is wrong.
@@ -23,20 +47,18 @@ def open_path(path: str, config: CameraConfig) -> Reader:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        return ImagesReader(match_pictures(path))
+        return _located(match_files(path), path)
     except OSError as exc:
         fault = SourceFault.PERMISSION if isinstance(exc, PermissionError) else SourceFault.UNREADABLE
         raise SourceError(fault, f"{path} cannot be reached: {exc.strerror}") from exc
     if stat.S_ISCHR(mode):
-        return open_device(path, config)
+        return Device(path)
     if stat.S_ISDIR(mode):
-        return ImagesReader(list_pictures(path))
-    if is_picture(path):
-        return ImagesReader([path])
-    return open_file(path, config)
+        return Pictures(tuple(list_pictures(path)))
+    return _located([path], path)
 
 
-def match_pictures(pattern: str) -> list[str]:
+def match_files(pattern: str) -> list[str]:
     """The files that a glob matches, in natural order.
 
     Raises:
@@ -66,6 +88,16 @@ def list_pictures(folder: str) -> list[str]:
         suffixes = " ".join(sorted(PICTURE_SUFFIXES))
         raise SourceError(SourceFault.MISSING, f"folder {folder} has no pictures ({suffixes})")
     return [os.path.join(folder, name) for name in sorted(names, key=natural_key)]
+
+
+def _located(found: list[str], asked: str) -> Located:
+    pictures = tuple(path for path in found if is_picture(path))
+    if pictures:
+        return Pictures(pictures)
+    if len(found) == 1:
+        return Video(found[0])
+    message = f"{asked} matches {len(found)} files, none of which is a picture: one video is one source"
+    raise SourceError(SourceFault.UNREADABLE, message)
 
 
 def is_picture(name: str) -> bool:

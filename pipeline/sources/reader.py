@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..config import CameraConfig
+from ..errors import SourceError, SourceFault
 from .messages import SourceInfo
 from .parse import DeviceSpec, NetworkSpec, PathSpec, SourceSpec, SyntheticSpec, parse_source
 from .slots import Pixels
@@ -19,6 +20,18 @@ class Grabbed:
     """
 
     pts_ns: int | None = None
+
+
+class RefusedError(SourceError):
+    """A source cannot be opened, and the library does not say why, unless on its standard error.
+
+    Attributes:
+        guess: the most likely reason, should nothing better be found.
+    """
+
+    def __init__(self, kind: SourceFault, message: str, guess: str) -> None:
+        super().__init__(kind, message)
+        self.guess = guess
 
 
 class UnreadablePicture(Exception):
@@ -75,6 +88,9 @@ def _opener(spec: SourceSpec, config: CameraConfig) -> Callable[[], Reader]:
 
             return lambda: open_device(path, config)
         case PathSpec(path):
-            from .paths import open_path
+            from .paths import locate
+
+            locate(path)  # a missing file is told before OpenCV is loaded
+            from .files import open_path
 
             return lambda: open_path(path, config)

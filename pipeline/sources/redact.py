@@ -4,6 +4,8 @@ import re
 from urllib.parse import quote, unquote
 
 MASK = "***"
+SAFE_IN_USERINFO = ":%!$&()*+,;=~"
+"""What user information may hold as it is, percent signs of what is encoded already among it."""
 _SECRET_KEYS = r"pass\w*|pwd|\w*token|\w*auth|\w*secret|sig|signature|\w*key|credentials?"
 _QUERY = re.compile(rf"([?&;](?:{_SECRET_KEYS})=)([^&\s\"'<>]*)", re.IGNORECASE)
 _USERINFO = re.compile(r"(\w[\w+.-]*://)[^\s\"'<>]*@")
@@ -46,13 +48,17 @@ def secrets_of(source: str) -> frozenset[str]:
 
     Where an address can be read in several ways, the secrets of every reading are in the set.
     """
-    if "://" not in source:
+    if source.startswith(("/", ".", "~")) or not ("@" in source or "?" in source):
         return frozenset()
-    body = source.partition("://")[2]
+    body = source.partition("://")[2] or source
     found = {match[2] for match in _QUERY.finditer(source)}
     for match in re.finditer("@", body):
         userinfo = body[: match.start()]
         found.add(userinfo.partition(":")[2] or userinfo)
     found.add(split_userinfo(source)[1] or "")
-    spellings = {spelling for text in found for spelling in (text, unquote(text), quote(text), quote(text, safe=""))}
-    return frozenset(spelling for spelling in spellings if spelling)
+    return frozenset(spelling for text in found if text for spelling in _spellings(text))
+
+
+def _spellings(text: str) -> set[str]:
+    plain = unquote(text)
+    return {text, plain} | {quote(form, safe=safe) for form in (text, plain) for safe in ("", "/", SAFE_IN_USERINFO)}

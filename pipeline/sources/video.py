@@ -1,6 +1,7 @@
 """Video files and network streams, read by OpenCV's FFmpeg backend."""
 
 import os
+import time
 
 from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError, SourceFault
@@ -22,7 +23,9 @@ def open_file(path: str, config: CameraConfig) -> "VideoReader":
         SourceError: `UNREADABLE`, `PERMISSION`.
     """
     _check_file(path)
-    stream = Stream(os.path.abspath(path), Backend.FFMPEG, _settings(config), path)
+    guess = "it holds no video, or none in a format that this build of FFmpeg knows"
+    source = os.path.abspath(path)
+    stream = Stream(source, Backend.FFMPEG, _settings(config), path, SourceFault.UNREADABLE, guess)
     return VideoReader(stream, path, network=False)
 
 
@@ -30,12 +33,13 @@ def open_stream(url: str, config: CameraConfig) -> "VideoReader":
     """Open a network stream.
 
     Raises:
-        SourceError: `UNREADABLE` where FFmpeg gives no reason but on its standard error.
+        SourceError: `CODEC`; FFmpeg tells the real reason on its standard error only.
     """
     opencv.set_rtsp_transport(config.transport)
     name = redact_url(url)
-    stream = Stream(url, Backend.FFMPEG, _settings(config), name, SourceFault.CODEC)
-    return VideoReader(stream, name, network=True)
+    guess = "it answered with no stream that FFmpeg knows"
+    stream = Stream(url, Backend.FFMPEG, _settings(config), name, SourceFault.CODEC, guess)
+    return VideoReader(stream, name, network=True, timeout_s=config.stall_timeout_s)
 
 
 class VideoReader:
@@ -45,10 +49,12 @@ class VideoReader:
         stream: what reads it; closed with the reader.
         name: what messages call it.
         network: whether it comes over a network.
+        timeout_s: seconds of silence after which a read gives up.
     """
 
-    def __init__(self, stream: Stream, name: str, *, network: bool) -> None:
+    def __init__(self, stream: Stream, name: str, *, network: bool, timeout_s: float = 0.0) -> None:
         self._stream = stream
+        self._timeout_s = timeout_s
         self._name = name
         stream.set(Property.AUTO_ORIENTATION, 1)  # its default has changed between OpenCV's releases
         frames = _plausible(stream.get(Property.FRAME_COUNT), _MOST_FRAMES)
@@ -66,13 +72,16 @@ class VideoReader:
 
     def grab(self) -> Grabbed | None:
         """See `Reader`."""
+        asked_at = time.monotonic()
         if self._stream.grab():
             position_ms = self._stream.get(Property.POSITION_MS)
             return Grabbed(None if position_ms is None else round(position_ms * 1e6))
         if self.info.finite:
             return None
-        why = "the server closed it, or sent nothing for too long"
-        raise SourceError(SourceFault.STALLED, f"{self._name} stopped: {why}")
+        waited_s = time.monotonic() - asked_at
+        if waited_s < 0.9 * self._timeout_s:
+            raise SourceError(SourceFault.REFUSED, f"{self._name} closed the stream")
+        raise SourceError(SourceFault.STALLED, f"{self._name} sent nothing for {waited_s:.0f} s")
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`."""

@@ -1,0 +1,51 @@
+"""Fake cameras and media files for the tests of this folder."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cv2
+import pytest
+
+from .servers import FakeServer, Handler, draw_number
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Handler], FakeServer]]:
+    servers: list[FakeServer] = []
+
+    def start(handler: Handler) -> FakeServer:
+        servers.append(FakeServer(handler))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def make_video(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a Motion JPEG AVI whose pictures show their number."""
+
+    def make(name: str = "a.avi", frames: int = 50, fps: float = 25.0) -> Path:
+        path = tmp_path / name
+        writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*"MJPG"), fps, (320, 240))
+        for number in range(frames):
+            writer.write(draw_number(number))
+        writer.release()
+        return path
+
+    return make
+
+
+@pytest.fixture
+def make_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a folder of PNG pictures that show their number, without leading zeros in their names."""
+
+    def make(frames: int = 24) -> Path:
+        folder = tmp_path / "pictures"
+        folder.mkdir()
+        for number in range(frames):
+            cv2.imwrite(str(folder / f"f{number}.png"), draw_number(number))
+        return folder
+
+    return make

@@ -1,0 +1,104 @@
+"""A camera with its queue and a consumer, as the service puts them together."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import anyio
+
+from retinad.pipeline.config import CameraConfig, CaptureMode
+from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
+from retinad.pipeline.frames import Frame
+from retinad.pipeline.sources.backoff import Backoff
+from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus, OpenCapture
+from retinad.pipeline.sources.capture import Capture, OnLog, open_capture
+
+QUICK = Backoff(first_s=0.1, cap_s=0.2, permanent_s=60.0, healthy_s=10.0)
+
+
+@dataclass
+class Rig:
+    """What happened to a camera."""
+
+    camera: Camera
+    queue: FrameQueue
+    statuses: list[CameraStatus]
+    captures: list[Capture]
+    log: list[str] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+
+    @property
+    def states(self) -> list[CameraState]:
+        return [status.state for status in self.statuses]
+
+    def order(self) -> list[tuple[int, int]]:
+        return [(frame.stamp.stream_epoch, frame.stamp.source_seq) for frame in self.frames]
+
+    async def reached(self, condition: Callable[["Rig"], bool], timeout_s: float = 10.0) -> None:
+        with anyio.fail_after(timeout_s):
+            while not condition(self):  # noqa: ASYNC110  # what is watched has no event
+                await anyio.sleep(0.005)
+
+
+Consume = Callable[[Frame], Awaitable[None]]
+
+
+async def glance(frame: Frame) -> None:
+    """Takes a frame in no time."""
+
+
+def make_rig(config: CameraConfig, *, backoff: Backoff = QUICK, capture: OpenCapture = open_capture) -> Rig:
+    statuses: list[CameraStatus] = []
+    captures: list[Capture] = []
+    log: list[str] = []
+
+    @asynccontextmanager
+    async def recorded(config: CameraConfig, on_log: OnLog) -> AsyncIterator[Capture]:
+        async with capture(config, on_log) as opened:
+            captures.append(opened)
+            yield opened
+
+    queue = FrameQueues().open(config.name, config.mode, config.queue_frames)
+    camera = Camera(config, queue, statuses.append, on_log=log.append, capture=recorded, backoff=backoff)
+    return Rig(camera, queue, statuses, captures, log)
+
+
+@asynccontextmanager
+async def running(rig: Rig, consume: Consume = glance, *, keep: bool = False) -> AsyncIterator[Rig]:
+    """Runs the camera, and a consumer that remembers frames (their pixels only with `keep`, as a copy)."""
+
+    async def take() -> None:
+        while True:
+            frame = rig.queue.take_nowait()
+            if frame is None:
+                await anyio.sleep(0.001)
+                continue
+            await consume(frame)
+            rig.frames.append(replace(frame, pixels=frame.pixels.copy() if keep else frame.pixels[:0].copy()))
+            del frame
+            rig.queue.mark_published()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take)
+        tasks.start_soon(rig.camera.run)
+        yield rig
+        tasks.cancel_scope.cancel()
+
+
+async def play(config: CameraConfig, *, keep: bool = False, consume: Consume = glance, timeout_s: float = 20.0) -> Rig:
+    """Runs a camera until it ends or fails, and every frame is taken."""
+    rig = make_rig(config)
+    async with running(rig, consume, keep=keep):
+        await rig.reached(lambda rig: rig.camera.status.state in (CameraState.ENDED, CameraState.FAILED), timeout_s)
+        with anyio.fail_after(5):
+            await rig.queue.settled()
+    return rig
+
+
+def lossless(source: object, **changes: object) -> CameraConfig:
+    config = CameraConfig("cam", str(source), mode=CaptureMode.LOSSLESS, retry=False)
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+def live(source: object, **changes: object) -> CameraConfig:
+    return replace(CameraConfig("cam", str(source)), **changes)  # type: ignore[arg-type]

@@ -1,0 +1,130 @@
+"""Misbehaving cameras on loopback, and pictures that show their number."""
+
+import itertools
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import cv2
+import numpy as np
+
+Handler = Callable[["FakeServer", socket.socket], None]
+
+
+class FakeServer:
+    """A TCP server whose handler plays a camera; `restart` brings it back on the same port."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.requests: list[str] = []
+        self._handler = handler
+        self._peers: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self.port = self._listener.getsockname()[1]
+        self._run(self._accept, self._listener)
+
+    def stop(self) -> None:
+        """Lose power: no listener, no connection."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for peer in self._peers:
+            with suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(5)
+        self._peers, self._threads = [], []
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def hear(self, peer: socket.socket) -> str:
+        text = peer.recv(65536).decode("latin-1")
+        self.requests.append(text)
+        return text
+
+    def _run(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                self._peers.append(peer)
+                self._run(self._serve, peer)
+
+    def _serve(self, peer: socket.socket) -> None:
+        with peer, suppress(OSError):
+            self._handler(self, peer)
+
+
+def silent(server: FakeServer, peer: socket.socket) -> None:
+    """Accepts and reads, never answers."""
+    while server.hear(peer):
+        pass
+
+
+def garbage(server: FakeServer, peer: socket.socket) -> None:
+    server.hear(peer)
+    peer.sendall(np.random.default_rng(0).bytes(4096))
+
+
+def rtsp_status(status: str) -> Handler:
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        while text := server.hear(peer):
+            number = re.search(r"CSeq: *(\d+)", text, re.IGNORECASE)
+            extra = 'WWW-Authenticate: Basic realm="camera"\r\n' if status.startswith("401") else ""
+            sequence = number[1] if number else "1"
+            peer.sendall(f"RTSP/1.0 {status}\r\nCSeq: {sequence}\r\n{extra}\r\n".encode())
+
+    return handler
+
+
+def http_status(status: str) -> Handler:
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        server.hear(peer)
+        extra = 'WWW-Authenticate: Basic realm="camera"\r\n' if status.startswith("401") else ""
+        peer.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n{extra}\r\n".encode())
+
+    return handler
+
+
+def mjpeg(fps: float, frames: int | None = None, *, stall: bool = False) -> Handler:
+    """Multipart JPEG over HTTP, whose pictures show their number; after `frames` it is silent or closes."""
+
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        server.hear(peer)
+        peer.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f\r\n\r\n")
+        for number in itertools.count() if frames is None else range(frames):
+            data = cv2.imencode(".jpg", draw_number(number))[1].tobytes()
+            peer.sendall(b"--f\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(data))
+            peer.sendall(data + b"\r\n")
+            time.sleep(1 / fps)
+        while stall and server.hear(peer):
+            pass
+
+    return handler
+
+
+def draw_number(number: int, width: int = 320, height: int = 240) -> np.ndarray:
+    """A picture of 16 bars, the bits of the number, lowest first."""
+    bits = (number >> np.arange(16)) & 1
+    row = np.repeat(bits.astype(np.uint8) * 255, width // 16)
+    return np.ascontiguousarray(np.broadcast_to(row[None, :, None], (height, width, 3)))
+
+
+def read_number(pixels: np.ndarray) -> int:
+    height, width, _ = pixels.shape
+    step = width // 16
+    middle = pixels[height // 2, step // 2 :: step].mean(axis=-1)[:16]
+    return int(sum(1 << place for place in np.flatnonzero(middle > 127).tolist()))

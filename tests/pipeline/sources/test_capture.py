@@ -1,0 +1,170 @@
+"""A capture process delivers every kind of source, ends at once whatever it does, and leaves nothing behind."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import cv2
+import numpy as np
+import pytest
+
+from retinad.pipeline.sources.capture import Captured, open_capture
+from retinad.pipeline.sources.parse import SyntheticSpec
+from retinad.pipeline.sources.synthetic import SyntheticScene
+
+from .reading import count, every, numbers
+from .rig import live, lossless
+from .servers import FakeServer, Handler, read_number
+
+pytestmark = pytest.mark.anyio
+
+MakeVideo = Callable[..., Path]
+Serve = Callable[[Handler], FakeServer]
+
+
+async def test_a_video_gives_every_frame_in_order(make_video: MakeVideo) -> None:
+    async with open_capture(lossless(make_video(frames=50))) as capture:
+        info = capture.info
+        assert (info.backend, info.width, info.height, info.codec) == ("ffmpeg", 320, 240, "MJPG")
+        assert (info.finite, info.live, info.frame_count, info.fps) == (True, False, 50, 25.0)
+        seen = [(c.source_seq, read_number(c.pixels), c.pts_ns) async for c in every(capture)]
+        assert await capture.receive() is None
+    assert [row[:2] for row in seen] == [(n, n) for n in range(50)]
+    assert seen[10][2] == pytest.approx(400_000_000, abs=1_000_000)
+    assert capture.ended is not None
+    assert capture.ended.frames == 50
+
+
+@pytest.mark.parametrize(
+    "name", ["per%20cent.avi", "clip_%d.avi", "cam 1 #2.avi", "ünïcode.avi", "a:b@c.avi", "q?[1]*.avi"]
+)
+async def test_names_mean_nothing(make_video: MakeVideo, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_video(name, frames=3)
+    assert await numbers(lossless(path)) == [0, 1, 2]
+    monkeypatch.chdir(path.parent)
+    assert await numbers(lossless(name)) == [0, 1, 2]
+
+
+async def test_file_addresses_are_decoded(make_video: MakeVideo) -> None:
+    assert await numbers(lossless(make_video("a b.avi", frames=3).as_uri())) == [0, 1, 2]
+
+
+async def test_a_folder_is_played_in_natural_order_without_its_bad_pictures(make_folder: Callable[..., Path]) -> None:
+    folder = make_folder(24)
+    (folder / "f5.png").write_text("no picture")
+    (folder / "f7.png").unlink()
+    (folder / "f8x.png").mkdir()
+    lines: list[str] = []
+    async with open_capture(lossless(folder), lines.append) as capture:
+        seen = [(c.source_seq, read_number(c.pixels), c.failed) async for c in every(capture)]
+    assert [number for _, number, _ in seen] == [n for n in range(24) if n not in (5, 7)]
+    assert [failed for _, _, failed in seen] == [0] * 5 + [1, 0, 1] + [0] * 14
+    assert seen[-1][0] == 23, "unreadable pictures have a number of their own"
+    assert any("f5.png" in line for line in lines)
+    assert any("f8x.png" in line for line in lines)
+
+
+async def test_bad_pictures_at_the_end_are_accounted_for(make_folder: Callable[..., Path]) -> None:
+    folder = make_folder(3)
+    (folder / "f2.png").write_bytes(b"")
+    async with open_capture(lossless(folder)) as capture:
+        assert await count(capture) == 2
+    assert capture.ended is not None
+    assert (capture.ended.frames, capture.ended.failed) == (3, 1)
+
+
+async def test_pictures_of_many_sizes_come_each_in_its_own(tmp_path: Path) -> None:
+    shapes = [(48, 64, 3), (1, 1, 3), (241, 321, 3), (1080, 1920, 3), (48, 64, 3)]
+    for number, shape in enumerate(shapes):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), np.full(shape, 10 * number, np.uint8))
+    async with open_capture(lossless(tmp_path)) as capture:
+        kept = [captured.pixels async for captured in every(capture)]  # across three memories
+    assert [pixels.shape for pixels in kept] == shapes
+    assert [int(pixels.max()) for pixels in kept] == [0, 10, 20, 30, 40]
+
+
+async def test_the_synthetic_scene_is_what_it_says() -> None:
+    spec = SyntheticSpec(width=320, height=200, seed=3, frames=20)
+    scene = SyntheticScene(spec)
+    async with open_capture(lossless("synthetic:?width=320&height=200&seed=3&frames=20")) as capture:
+        count = 0
+        async for captured in every(capture):
+            assert np.array_equal(captured.pixels, scene.picture(captured.source_seq))
+            count += 1
+    assert count == 20
+
+
+async def test_live_keeps_draining_and_counts_what_it_discards() -> None:
+    config = live("synthetic:?fps=200&frames=200&width=64&height=48", queue_frames=1)
+    async with open_capture(config) as capture:
+        held = [await capture.receive() for _ in range(4)]  # all slots
+        assert capture.starved
+        await anyio.sleep(0.3)
+        held.clear()
+        seen = [captured async for captured in every(capture)]
+    assert capture.ended is not None
+    assert sum(c.skipped for c in seen) >= 20
+    assert 4 + len(seen) + sum(c.skipped for c in seen) + capture.ended.skipped == 200 == capture.ended.frames
+
+
+async def test_lossless_waits_for_a_slot() -> None:
+    async with open_capture(lossless("synthetic:?frames=50&width=64&height=48", queue_frames=1)) as capture:
+        held = [await capture.receive() for _ in range(4)]
+        with anyio.move_on_after(0.2) as scope:
+            await capture.receive()
+        assert scope.cancelled_caught
+        assert capture.starved
+        held.clear()
+        assert [c.source_seq async for c in every(capture)] == list(range(4, 50))
+
+
+async def test_live_files_play_in_their_own_time(make_video: MakeVideo) -> None:
+    async with open_capture(live(make_video(frames=26, fps=25.0))) as capture:
+        times = [captured.capture_monotonic_ns async for captured in every(capture)]
+    assert (times[-1] - times[0]) / 1e9 == pytest.approx(1.0, abs=0.1)
+
+
+async def test_slots_are_never_written_while_a_view_lives() -> None:
+    scene = SyntheticScene(SyntheticSpec(width=160, height=120))
+    chance = np.random.default_rng(0)
+    held: list[tuple[int, np.ndarray]] = []
+    async with open_capture(live("synthetic:?width=160&height=120&fps=5000", queue_frames=5)) as capture:
+        for _ in range(1500):
+            captured = await capture.receive()
+            assert captured is not None
+            held.append((captured.source_seq, captured.pixels[::3, ::5]))
+            del captured
+            if len(held) > chance.integers(1, 8):
+                number, view = held.pop(int(chance.integers(len(held))))
+                assert np.array_equal(view, scene.picture(number)[::3, ::5])
+                del view
+    for number, view in held:  # they outlive the process
+        assert np.array_equal(view, scene.picture(number)[::3, ::5])
+
+
+async def test_frames_let_go_in_another_thread_come_back() -> None:
+    async with open_capture(lossless("synthetic:?frames=300&width=64&height=48", queue_frames=1)) as capture:
+        send, receive = anyio.create_memory_object_stream[Captured](0)
+
+        async def let_go() -> None:
+            async with receive:
+                async for captured in receive:
+                    await anyio.to_thread.run_sync(captured.pixels.sum)
+                    del captured
+
+        async with anyio.create_task_group() as tasks, send:
+            tasks.start_soon(let_go)
+            async for captured in every(capture):
+                await send.send(captured)
+                del captured
+    assert capture.ended is not None
+    assert capture.ended.frames == 300
+
+
+async def test_a_source_can_be_rewound_in_the_same_process(make_video: MakeVideo) -> None:
+    async with open_capture(lossless(make_video(frames=3))) as capture:
+        pid = capture.pid
+        for _ in range(3):
+            assert [c.source_seq async for c in every(capture)] == [0, 1, 2]
+            await capture.rewind()
+        assert capture.pid == pid

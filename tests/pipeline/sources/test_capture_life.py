@@ -1,0 +1,144 @@
+"""A capture process ends at once whatever it does, shows no secret, and leaves nothing behind."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import fields
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from retinad.pipeline.config import CameraConfig, StreamConfig
+from retinad.pipeline.errors import SourceError, SourceFault
+from retinad.pipeline.sources.capture import open_capture
+
+from .reading import alive, count
+from .rig import live
+from .servers import FakeServer, Handler, mjpeg, silent
+
+pytestmark = pytest.mark.anyio
+
+MakeVideo = Callable[..., Path]
+Serve = Callable[[Handler], FakeServer]
+
+
+@pytest.mark.parametrize("scheme", ["rtsp", "http"])
+async def test_a_blocked_open_ends_within_a_second(serve: Serve, scheme: str) -> None:
+    server = serve(silent)
+    with anyio.move_on_after(0.8) as scope:
+        async with open_capture(live(f"{scheme}://127.0.0.1:{server.port}/x", connect_timeout_s=30)):
+            pytest.fail("it cannot open")
+    stopped_s = anyio.current_time() - scope.deadline
+    assert scope.cancelled_caught
+    assert server.requests, "the open was not blocked yet"
+    assert stopped_s < 0.5
+
+
+async def test_a_child_that_ignores_sigterm_is_killed() -> None:
+    async with open_capture(live("synthetic:")) as capture:
+        await capture.receive()
+        pid = capture.pid
+        os.kill(pid, signal.SIGSTOP)  # a stopped process does not act on SIGTERM
+        start = time.monotonic()
+    assert time.monotonic() - start < 0.9
+    assert not alive(pid)
+
+
+async def test_a_killed_child_is_a_crash() -> None:
+    async with open_capture(live("synthetic:")) as capture:
+        await capture.receive()
+        os.kill(capture.pid, signal.SIGKILL)
+        with pytest.raises(SourceError, match="SIGKILL") as caught:
+            await count(capture)
+    assert caught.value.kind is SourceFault.CRASHED
+
+
+async def test_the_body_s_own_error_comes_through_as_it_is() -> None:
+    with pytest.raises(KeyError):
+        async with open_capture(live("synthetic:")):
+            raise KeyError
+
+
+async def test_secrets_are_in_no_argument_and_no_environment(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere")
+    monkeypatch.setenv("RETINAD_CAMERA_PASSWORD", "s3cret")
+    server = serve(mjpeg(30))
+    async with open_capture(live(f"http://u:s3cret@127.0.0.1:{server.port}/x?token=s3cret2")) as capture:
+        await capture.receive()
+        process = Path(f"/proc/{capture.pid}")
+        text = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        assert os.getsid(capture.pid) == capture.pid, "Ctrl-C would reach it"
+    assert b"s3cret" not in text
+    assert b"NOTIFY_SOCKET" not in text
+    assert b"cam" in text, "the camera's name is for ps"
+
+
+async def test_the_child_ends_with_its_parent() -> None:
+    code = """
+import anyio, os
+from retinad.pipeline.config import CameraConfig
+from retinad.pipeline.sources.capture import open_capture
+async def main():
+    async with open_capture(CameraConfig("cam", "synthetic:")) as capture:
+        print(capture.pid, flush=True)
+        os.kill(os.getpid(), 9)
+anyio.run(main)
+"""
+    result = await anyio.run_process([sys.executable, "-c", code], check=False, stderr=None)
+    pid = int(result.stdout)
+    with anyio.fail_after(2):
+        while alive(pid):  # noqa: ASYNC110  # an orphan's end has no event
+            await anyio.sleep(0.01)
+
+
+def test_the_child_needs_neither_torch_nor_an_event_loop() -> None:
+    code = "import sys, retinad.pipeline.sources.child as c; print(*{m.partition('.')[0] for m in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"torch", "zmq", "anyio", "asyncio", "cv2"} & set(loaded)
+
+
+def test_a_config_survives_the_way_to_the_child() -> None:
+    config = CameraConfig("cam", "x", fps=1.5, size=(640, 480), fourcc="MJPG", stream=StreamConfig(scale_frames=3))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=CameraConfig) == config
+    assert {field.name for field in fields(CameraConfig)} == set(msgspec.to_builtins(config))
+
+
+@pytest.mark.parametrize("text", ["synthetic:?width=64&height=48", "/nothere"])
+async def test_nothing_is_left_behind(text: str) -> None:
+    @asynccontextmanager
+    async def once() -> AsyncIterator[None]:
+        try:
+            async with open_capture(live(text)) as capture:
+                await capture.receive()
+                yield
+        except SourceError:
+            yield
+
+    async with once():
+        pass
+    gc.collect()
+    descriptors, memory = len(os.listdir("/proc/self/fd")), resident_mb()
+    for _ in range(25):
+        async with once():
+            pass
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert resident_mb() - memory < 8
+    assert capture_processes() == []
+
+
+def capture_processes() -> list[str]:
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [pid for pid in children if b"sources.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -1,0 +1,39 @@
+"""What FFmpeg and OpenCV print is understood."""
+
+import pytest
+
+from retinad.pipeline.errors import SourceFault
+from retinad.pipeline.sources.faults import classify
+
+NOISE = "[ WARN:0@0.012] global cap.cpp:212 open VIDEOIO(FFMPEG): backend is generally available but can't be used"
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("[OPENCV:FFMPEG:16] method OPTIONS failed: 401 (Unauthorized)", SourceFault.AUTH),
+        ("[OPENCV:FFMPEG:16] method DESCRIBE failed: 403 Forbidden", SourceFault.AUTH),
+        ("[OPENCV:FFMPEG:16] method DESCRIBE failed: 404 Not Found", SourceFault.NOT_FOUND),
+        ("[OPENCV:FFMPEG:16] method SETUP failed: 461 Unsupported transport", SourceFault.REFUSED),
+        ("[OPENCV:FFMPEG:24] HTTP error 404 Nope", SourceFault.NOT_FOUND),
+        ("[OPENCV:FFMPEG:24] HTTP error 500 Nope", SourceFault.REFUSED),
+        (
+            "[OPENCV:FFMPEG:16] Connection to tcp://127.0.0.1:404?timeout=0 failed: Connection refused",
+            SourceFault.REFUSED,
+        ),
+        ("[OPENCV:FFMPEG:16] Connection to tcp://10.0.0.1:401 failed: No route to host", SourceFault.REFUSED),
+        ("[OPENCV:FFMPEG:16] Failed to resolve hostname no.invalid: Name or service not known", SourceFault.MISSING),
+        ("[OPENCV:FFMPEG:16] error:1408F10B:SSL routines:ssl3_get_record:wrong version number", SourceFault.TLS),
+        ("[ WARN:0@2.011] global x.hpp:453 _cb Stream timeout triggered after 2004.156204 ms", SourceFault.TIMEOUT),
+        ("[OPENCV:FFMPEG:16] moov atom not found", SourceFault.UNREADABLE),
+    ],
+)
+def test_lines_are_classified(line: str, fault: SourceFault) -> None:
+    found = classify([NOISE, line, NOISE])
+    assert found is not None
+    assert found[0] is fault
+    assert line.rpartition("] ")[2][-20:] in found[1], "the library's own words are in the message"
+
+
+def test_noise_says_nothing() -> None:
+    assert classify([NOISE, "[OPENCV:FFMPEG:24] deprecated pixel format used"]) is None

@@ -1,0 +1,156 @@
+"""Pictures of any kind become 8-bit BGR by documented rules, and a bad one does not stop the others."""
+
+import struct
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from retinad.pipeline.errors import SourceError, SourceFault
+from retinad.pipeline.sources.exif import orientation, upright
+from retinad.pipeline.sources.files import open_path
+from retinad.pipeline.sources.images import decode
+from retinad.pipeline.sources.paths import list_pictures, match_files, natural_key
+
+from .rig import lossless
+
+HEIGHT, WIDTH = 48, 64
+
+
+def picture(channels: int = 3, dtype: type = np.uint8) -> np.ndarray:
+    shape = (HEIGHT, WIDTH, channels)[: 2 if channels == 1 else 3]
+    return np.random.default_rng(channels).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+def encode(image: np.ndarray, suffix: str = ".png") -> bytes:
+    return cv2.imencode(suffix, image)[1].tobytes()
+
+
+def exif(number: int) -> bytes:
+    """A TIFF header with one entry, the orientation."""
+    return b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, number, 0, 0)
+
+
+def png_with_exif(image: np.ndarray, number: int) -> bytes:
+    data, body = encode(image), b"eXIf" + exif(number)
+    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    return data[:33] + chunk + data[33:]  # after the signature and IHDR
+
+
+def jpeg_with_exif(image: np.ndarray, number: int) -> bytes:
+    body = b"Exif\0\0" + exif(number)
+    return b"\xff\xd8\xff\xe1" + struct.pack(">H", len(body) + 2) + body + encode(image, ".jpg")[2:]
+
+
+def test_gray_is_repeated() -> None:
+    gray = picture(1)
+    assert np.array_equal(decode(encode(gray)), np.repeat(gray[:, :, None], 3, axis=2))
+
+
+def test_sixteen_bits_keep_the_upper_eight() -> None:
+    deep = picture(3, np.uint16)
+    assert np.array_equal(decode(encode(deep)), (deep >> 8).astype(np.uint8))
+    gray = picture(1, np.uint16)
+    assert np.array_equal(decode(encode(gray))[:, :, 0], (gray >> 8).astype(np.uint8))
+
+
+def test_transparent_parts_lie_on_white() -> None:
+    image = picture(4)
+    image[0, 0] = (10, 20, 30, 0)
+    image[0, 1] = (10, 20, 30, 255)
+    image[0, 2] = (0, 100, 255, 51)
+    pixels = decode(encode(image))
+    assert pixels[0, :3].tolist() == [[255, 255, 255], [10, 20, 30], [204, 224, 255]]
+    alpha = image[:, :, 3:] / 255.0
+    assert np.abs(pixels - (image[:, :, :3] * alpha + 255 * (1 - alpha))).max() <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_noted_orientation_is_applied_to_every_format(number: int) -> None:
+    image = cv2.resize(picture()[:6, :8], (WIDTH, HEIGHT), interpolation=cv2.INTER_NEAREST)
+    expected = upright(image, number)
+    assert np.array_equal(decode(png_with_exif(image, number)), expected)
+    by_opencv = decode(jpeg_with_exif(image, number))
+    assert by_opencv.shape == expected.shape
+    assert np.abs(by_opencv.astype(int) - upright(decode(encode(image, ".jpg")), number).astype(int)).max() <= 8
+
+
+def test_transparency_and_orientation_go_together() -> None:
+    assert np.array_equal(decode(png_with_exif(picture(4), 6)), upright(decode(encode(picture(4))), 6))
+
+
+@pytest.mark.parametrize("tail", [b"", b"MM", b"XX\0*\0\0\0\x08", b"II*\0\xff\xff\xff\xff", exif(0), exif(9)])
+def test_damaged_orientation_means_upright(tail: bytes) -> None:
+    assert orientation(b"\x89PNG....eXIf" + tail) == 1
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (241, 321), (1, 1000)])
+def test_odd_sizes_are_read(shape: tuple[int, int]) -> None:
+    assert decode(encode(np.zeros((*shape, 3), np.uint8))).shape == (*shape, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "is empty"),
+        (b"hello world", "no picture"),
+        (encode(picture(), ".jpg")[:1500], "cut short"),
+        (encode(picture())[:3000], "no picture|damaged"),
+        (encode(picture().astype(np.float32), ".tiff"), "float32"),
+    ],
+    ids=["empty", "text", "half a jpeg", "half a png", "float"],
+)
+def test_unreadable_pictures_say_why(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        decode(data)
+
+
+def test_natural_order() -> None:
+    names = ["f10.png", "f2.png", "F1.png", "f01.png", "a.png", "10.png", "9.png", "f2b1.png", "f2a10.png", "f2a9.png"]
+    ordered = [
+        "9.png",
+        "10.png",
+        "a.png",
+        "F1.png",
+        "f01.png",
+        "f2.png",
+        "f2a9.png",
+        "f2a10.png",
+        "f2b1.png",
+        "f10.png",
+    ]
+    assert sorted(names, key=natural_key) == ordered
+
+
+def test_folders_are_listed_with_their_holes(make_folder: object, tmp_path: Path) -> None:
+    folder = make_folder(12)  # type: ignore[operator]
+    (folder / "f3.png").unlink()
+    (folder / "notes.txt").write_text("x")
+    names = [Path(path).name for path in list_pictures(str(folder))]
+    assert names == [f"f{number}.png" for number in range(12) if number != 3]
+    assert [Path(path).name for path in match_files(f"{folder}/f1*.png")] == ["f1.png", "f10.png", "f11.png"]
+
+
+def test_five_wrong_paths_have_five_messages(tmp_path: Path) -> None:
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "v1.mp4").write_text("x")
+    (tmp_path / "v2.mp4").write_text("x")
+    messages = set()
+    for name, fault in (
+        ("nothere.mp4", SourceFault.MISSING),
+        ("clip_%03d.png", SourceFault.MISSING),
+        ("*.png", SourceFault.MISSING),
+        ("folder", SourceFault.MISSING),
+        ("empty.mp4", SourceFault.UNREADABLE),
+        ("v*.mp4", SourceFault.UNREADABLE),
+    ):
+        path = str(tmp_path / name)
+        with pytest.raises(SourceError) as caught:
+            open_path(path, lossless(path))
+        assert caught.value.kind is fault
+        assert path in str(caught.value)
+        messages.add(str(caught.value).replace(path, ""))
+    assert len(messages) == 6
