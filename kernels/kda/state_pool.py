@@ -1,4 +1,4 @@
-"""What `state_indices` mean, once: the checks of a pool's rows, and reading and writing them in plain PyTorch.
+"""What `state_indices` mean, once: the checks of a pool's rows, and reading and writing them as tensors.
 
 A pool is a tensor [slots, ...]; sequence n reads row state_indices[n] (-1 is padding: nothing read, outputs 0, nothing
 written) and, in place, writes row final_state_indices[n], by default the row it read (-1 skips the write).
@@ -6,6 +6,7 @@ written) and, in place, writes row final_state_indices[n], by default the row it
 
 import torch
 
+from .backend import runs_triton
 from .checks import check_indices
 
 
@@ -39,32 +40,46 @@ def rows_are_dense(states: torch.Tensor) -> bool:
 
 
 def gather_states(states: torch.Tensor | None, indices: torch.Tensor | None) -> torch.Tensor | None:
-    """The states of all sequences, some row for padding."""
+    """The states of all sequences [N, ...], some row for padding; `states` itself where there are no indices."""
     if states is None or indices is None:
         return states
-    return states[indices.long().clamp(min=0)]
+    return states.index_select(0, indices.long().clamp(min=0))
 
 
 def clear_padding(
-    o: torch.Tensor, final: torch.Tensor, indices: torch.Tensor | None, cu_seqlens: torch.Tensor | None
+    o: torch.Tensor, final: torch.Tensor | None, indices: torch.Tensor | None, cu_seqlens: torch.Tensor | None
 ) -> None:
-    """Zero what padding sequences computed, in outputs [B, T, ...] and final states [N, ...], both mutated."""
+    """Zero what padding sequences computed, in outputs [B, T, ...] and final states [N, ...], both mutated.
+
+    Does not wait for the device.
+    """
     if indices is None:
         return
     padding = indices < 0
-    final[padding] = 0
+    if final is not None:
+        final.masked_fill_(_like_rows(padding, final), 0)
     if cu_seqlens is None:
-        o[padding] = 0
+        o.masked_fill_(_like_rows(padding, o), 0)
     else:
-        o[0, padding.repeat_interleave(cu_seqlens.diff())] = 0
+        tokens = padding.repeat_interleave(cu_seqlens.diff(), output_size=o.shape[1])
+        o[0].masked_fill_(_like_rows(tokens, o[0]), 0)
 
 
 def scatter_states(
     states: torch.Tensor, final: torch.Tensor, read: torch.Tensor | None, written: torch.Tensor | None
 ) -> torch.Tensor:
-    """Write final states [N, ...] into the pool, which is mutated and returned."""
+    """Write final states [N, ...] into the pool, which is mutated and returned. Does not wait for the device."""
     if read is None or written is None:
         return states.copy_(final)
-    keep = (read >= 0) & (written >= 0)
-    states[written.long()[keep]] = final[keep]
+    if runs_triton(states.device):
+        from .state_pool_triton import launch_scatter
+
+        launch_scatter(states, final, read, written)
+    else:
+        keep = (read >= 0) & (written >= 0)
+        states[written.long()[keep]] = final[keep]
     return states
+
+
+def _like_rows(mask: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return mask.view(-1, *(1,) * (rows.dim() - 1))

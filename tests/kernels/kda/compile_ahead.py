@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from retinad.kernels.kda import conv_triton, recurrent_triton
+from retinad.kernels.kda import conv_triton, recurrent_triton, state_pool_triton
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 SIZES = [(16, 16), (64, 64), (100, 60), (128, 128), (256, 256)]
@@ -65,9 +65,15 @@ def convolution_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
         pointers = {name: "*i32" if "slots" in name or "cu_" in name else "*bf16" for name in kernel.arg_names}
         numbers = {name: "i32" for name in kernel.arg_names if not name.endswith("_ptr")}
         blocks = {"D": 3072, "BLOCK_T": conv_triton.BLOCK_T, "BLOCK_D": conv_triton.BLOCK_D}
-        yield f"{kernel.__name__}", kernel, pointers | numbers | blocks, warps
+        yield kernel.__name__, kernel, pointers | numbers | blocks, warps
+
+
+def scatter_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
+    pointers = {"states_ptr": "*fp32", "final_ptr": "*fp32", "read_ptr": "*i32", "written_ptr": "*i64"}
+    sizes = {"stride_states": "i32", "ROW": 16 * 64 * 64, "BLOCK": state_pool_triton.BLOCK}
+    yield "scatter_kernel", state_pool_triton.scatter_kernel, pointers | sizes, 4
 
 
 if __name__ == "__main__":
-    for name, kernel, arguments, warps in [*recurrent_cases(), *convolution_cases()]:
+    for name, kernel, arguments, warps in [*recurrent_cases(), *convolution_cases(), *scatter_cases()]:
         sys.stdout.write(f"{name}: {compile_for_hopper(kernel, arguments, warps)}\n")

@@ -1,0 +1,38 @@
+"""The kernels' package must import anywhere: quietly, without triton, without a device."""
+
+import subprocess
+import sys
+
+BLOCKED = """
+import sys
+sys.modules["triton"] = None
+import torch
+from retinad.kernels.kda import chunk_kda, fused_recurrent_kda
+from retinad.kernels.kda.conv import short_convolution
+x = torch.ones(1, 3, 1, 4)
+for attention in (chunk_kda, fused_recurrent_kda):
+    attention(x, x, x, -x, x[..., 0], output_final_state=True)
+short_convolution(x[:, :, 0], torch.ones(4, 1, 4))
+"""
+UNTOUCHED = """
+import sys
+import retinad.kernels.kda
+assert "triton" not in sys.modules
+"""
+
+
+def run(program: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout + result.stderr
+
+
+def test_works_without_triton() -> None:
+    assert run(BLOCKED) == ""
+
+
+def test_importing_leaves_triton_alone() -> None:
+    """Triton chooses its interpreter when it is imported, so a mere import of the package must not decide that."""
+    assert run(UNTOUCHED) == ""
