@@ -176,6 +176,8 @@ class Camera:
         if capture.ended is not None:
             self._queue.count_skipped(capture.ended.skipped)
             self._queue.count_unreadable(capture.ended.failed)
+        if self._running_since is None:
+            raise SourceError(SourceFault.UNREADABLE, "not a single frame of it can be read")
 
     async def _receive(self, capture: Capture) -> Captured | None:
         while True:

@@ -222,7 +222,11 @@ async def open_capture(config: CameraConfig, on_log: OnLog = ignore_log) -> Asyn
     Raises:
         SourceError: the source cannot be opened; `kind` and message say why and what to do.
     """
-    capture = Capture(CaptureProcess(config.name), config, on_log)
+    try:
+        process = CaptureProcess(config.name)
+    except OSError as exc:
+        raise SourceError(SourceFault.CRASHED, f"no capture process can be started: {exc.strerror}") from exc
+    capture = Capture(process, config, on_log)
     try:
         await capture.connect()
         yield capture

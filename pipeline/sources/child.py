@@ -37,6 +37,8 @@ class Link:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._poll = select.poll()  # select.select takes no descriptor above 1023
+        self._poll.register(sock, select.POLLIN)
         self._decoder = msgspec.msgpack.Decoder(FromParent)
         self._encoder = msgspec.msgpack.Encoder()
         self._rewound = False
@@ -56,7 +58,7 @@ class Link:
         Raises:
             ParentGone: the service closed its end.
         """
-        while select.select([self._sock], [], [], timeout_s)[0]:
+        while self._poll.poll(None if timeout_s is None else timeout_s * 1000):
             match self._decoder.decode(self._packet()):
                 case Release(generation, slot):
                     self.slots.free(generation, slot)

@@ -3,6 +3,7 @@
 import errno
 import glob
 import os
+import re
 
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
@@ -52,7 +53,7 @@ class DeviceReader:
             codec=opencv.fourcc_text(got[Property.FOURCC]),
             finite=False,
             live=True,
-            notes=tuple(_differences(config, got)),
+            notes=(*_renaming(path), *_differences(config, got)),
         )
 
     def grab(self) -> Grabbed | None:
@@ -100,6 +101,14 @@ def check_device(path: str, target: str) -> None:
 def _present() -> str:
     found = sorted(glob.glob("/dev/v4l/by-id/*")) or sorted(glob.glob("/dev/video*"))
     return f"present are {', '.join(found)}" if found else "no video device is present"
+
+
+def _renaming(path: str) -> tuple[str, ...]:
+    if not re.fullmatch(r"/dev/video[0-9]+", path):
+        return ()
+    links = [link for link in sorted(glob.glob("/dev/v4l/by-id/*")) if os.path.realpath(link) == path]
+    better = links[0] if links else "its link in /dev/v4l/by-id or by-path"
+    return (f"the number of {path} can change when cameras are plugged in anew: {better} stays",)
 
 
 def _asked(config: CameraConfig) -> dict[Property, float]:

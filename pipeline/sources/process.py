@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import anyio
 
@@ -30,28 +30,31 @@ class CaptureProcess:
 
     Args:
         name: shown by `ps` as its last argument; no secret.
+
+    Raises:
+        OSError: no process or descriptor is left.
     """
 
     def __init__(self, name: str) -> None:
-        self._socket, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._output, output = os.pipe()
-        try:
+        with ExitStack() as own, ExitStack() as childs:
+            self._socket, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            own.callback(self._socket.close)
+            childs.callback(child.close)
+            self._output, output = os.pipe()
+            own.callback(os.close, self._output)
+            childs.callback(os.close, output)
+            self._ready = own.enter_context(select.epoll())
             self._popen = _start(child, output, name)
-        except BaseException:
-            self._socket.close()
-            os.close(self._output)
-            raise
-        finally:
-            child.close()
-            os.close(output)
+            own.callback(_abandon, self._popen)
+            self._pidfd = os.pidfd_open(self._popen.pid)
+            own.callback(os.close, self._pidfd)
+            self._own = own.pop_all()
         self._socket.setblocking(False)
         os.set_blocking(self._output, False)
-        self._pidfd = os.pidfd_open(self._popen.pid)
-        self._ready = select.epoll()
         self._ready.register(self._socket, select.EPOLLIN)
         self._ready.register(self._output, select.EPOLLIN)
         self._partial = b""
-        self._closed = False
+        self._stopped = False
 
     @property
     def pid(self) -> int:
@@ -101,18 +104,15 @@ class CaptureProcess:
 
     async def stop(self) -> None:
         """End the process, kindly, then by force, and close what is open. Idempotent; shielded from cancellation."""
-        if self._closed:
+        if self._stopped:
             return
-        self._closed = True
+        self._stopped = True
         with anyio.CancelScope(shield=True):
             for number, patience_s in ((signal.SIGTERM, TERMINATE_S), (signal.SIGKILL, _KILL_S)):
                 if self._popen.poll() is None:
                     self._popen.send_signal(number)
                     await self.exit_status(patience_s)
-        self._ready.close()
-        self._socket.close()
-        os.close(self._output)
-        os.close(self._pidfd)
+        self._own.close()
 
     def _read_output(self) -> bytes:
         pieces = []
@@ -136,6 +136,13 @@ def _start(child: socket.socket, output: int, name: str) -> subprocess.Popen[byt
         start_new_session=True,
         env=_environment(os.environ),
     )
+
+
+def _abandon(popen: subprocess.Popen[bytes]) -> None:
+    # Does nothing once its end is known. A process that even SIGKILL does not end hangs in the kernel: it is left to init.
+    popen.kill()
+    with suppress(subprocess.TimeoutExpired):
+        popen.wait(0.05)
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:

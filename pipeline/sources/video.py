@@ -96,13 +96,12 @@ class VideoReader:
 
 
 def _settings(config: CameraConfig) -> dict[Property, int]:
-    settings = {
+    return {
         Property.OPEN_TIMEOUT_MS: round(config.connect_timeout_s * 1000),
         Property.READ_TIMEOUT_MS: round(config.stall_timeout_s * 1000),
+        # Each of FFmpeg's threads but the first holds a frame back.
+        Property.THREADS: 1 if config.mode is CaptureMode.LIVE else 4,
     }
-    if config.mode is CaptureMode.LIVE:
-        settings[Property.THREADS] = 1  # FFmpeg's frame threads each hold a frame back
-    return settings
 
 
 def _check_file(path: str) -> None:

@@ -109,6 +109,14 @@ async def test_unreadable_pictures_count_as_failed(make_folder: Callable[..., Pa
     assert sum("left out" in line for line in rig.log) == 3
 
 
+@pytest.mark.parametrize("loop", [0, 1])
+async def test_a_source_without_one_readable_frame_fails_rather_than_spins(tmp_path: Path, loop: int) -> None:
+    (tmp_path / "f.png").write_text("no picture")
+    rig = await play(lossless(tmp_path, loop=loop))
+    assert (rig.statuses[-1].state, rig.statuses[-1].fault) == (S.FAILED, SourceFault.UNREADABLE)
+    assert rig.queue.counters.failed == rig.queue.counters.captured == 1
+
+
 async def test_an_early_end_is_told(make_video: MakeVideo) -> None:
     path = make_video(frames=50)
     data = path.read_bytes()

@@ -19,7 +19,7 @@ from retinad.pipeline.config import CameraConfig, StreamConfig
 from retinad.pipeline.errors import SourceError, SourceFault
 from retinad.pipeline.sources.capture import open_capture
 
-from .reading import alive, count
+from .reading import alive, count, failure
 from .rig import live
 from .servers import FakeServer, Handler, mjpeg, silent
 
@@ -96,6 +96,27 @@ anyio.run(main)
     with anyio.fail_after(2):
         while alive(pid):  # noqa: ASYNC110  # an orphan's end has no event
             await anyio.sleep(0.01)
+
+
+async def test_no_descriptor_left_is_a_source_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    error = await failure(live("synthetic:"))
+    assert (error.kind, "Too many open files" in str(error)) == (SourceFault.CRASHED, True)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def test_high_descriptors_work() -> None:
+    held = [os.dup(0) for _ in range(1100)]
+    try:
+        async with open_capture(live("synthetic:")) as capture:
+            assert await capture.receive() is not None
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def test_the_child_needs_neither_torch_nor_an_event_loop() -> None:

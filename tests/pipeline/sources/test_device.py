@@ -68,6 +68,11 @@ def test_what_agrees_is_not_noted() -> None:
     assert reader(stream, fourcc="MJPG", size=(1280, 720), fps=30.0).info.notes == ()
 
 
+def test_a_bare_number_is_warned_of() -> None:
+    (note,) = reader(FakeStream(), "/dev/video3").info.notes
+    assert "/dev/v4l/by-id" in note
+
+
 @pytest.mark.parametrize(("path", "fault"), [("/dev/null", SourceFault.STALLED), ("/dev/gone", SourceFault.MISSING)])
 def test_a_device_that_stops_says_whether_it_is_still_there(path: str, fault: SourceFault) -> None:
     opened = reader(FakeStream(), path)
