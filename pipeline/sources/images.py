@@ -19,6 +19,8 @@ from .slots import Pixels
 FOLDER_FPS = 30.0
 """Pictures a second in live mode without an fps cap: a folder has no rate of its own."""
 
+_MOST_BYTES = 2**29
+
 
 class ImagesReader:
     """Reads pictures in the order given.
@@ -44,7 +46,7 @@ class ImagesReader:
         """See `Reader`; `out` is not used."""
         try:
             with open(self._path, "rb") as file:
-                return decode(file.read())
+                return decode(file.read(_MOST_BYTES + 1))
         except OSError as exc:
             raise UnreadablePicture(f"{self._path}: {exc.strerror}") from exc
         except ValueError as exc:
@@ -65,6 +67,8 @@ def decode(data: bytes) -> Pixels:
     """
     if not data:
         raise ValueError("the file is empty")
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
     if data.startswith(b"\xff\xd8"):
         return _jpeg(data)
     image = opencv.decode_picture(data, as_stored=True)

@@ -139,7 +139,7 @@ def _start(child: socket.socket, output: int, name: str) -> subprocess.Popen[byt
 
 
 def _abandon(popen: subprocess.Popen[bytes]) -> None:
-    # Does nothing once its end is known. A process that even SIGKILL does not end hangs in the kernel: it is left to init.
+    # Does nothing once its end is known. What even SIGKILL does not end hangs in the kernel, and is left to init.
     popen.kill()
     with suppress(subprocess.TimeoutExpired):
         popen.wait(0.05)

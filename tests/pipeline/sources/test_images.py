@@ -2,11 +2,14 @@
 
 import struct
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from retinad.pipeline.errors import SourceError, SourceFault
 from retinad.pipeline.sources.exif import orientation, upright
@@ -105,6 +108,29 @@ def test_odd_sizes_are_read(shape: tuple[int, int]) -> None:
 def test_unreadable_pictures_say_why(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         decode(data)
+
+
+def test_a_header_that_claims_a_huge_picture_costs_no_memory() -> None:
+    head = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+    data = bytearray(encode(picture()))
+    data[16:29] = head
+    data[29:33] = struct.pack(">I", zlib.crc32(b"IHDR" + head))
+    with pytest.raises(ValueError, match="no picture"):
+        decode(bytes(data))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([".png", ".jpg", ".bmp", ".tiff", ".webp", ".ppm"]), st.data())
+def test_any_damage_is_a_picture_or_an_error(suffix: str, draw: st.DataObject) -> None:
+    data = bytearray(encode(picture(), suffix))
+    for _ in range(draw.draw(st.integers(1, 8))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    del data[draw.draw(st.integers(1, len(data))) :]
+    with suppress(ValueError):
+        pixels = decode(bytes(data))
+        assert pixels.dtype == np.uint8
+        assert pixels.shape[2:] == (3,)
+        assert pixels.flags.c_contiguous
 
 
 def test_natural_order() -> None:
