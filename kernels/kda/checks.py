@@ -85,7 +85,10 @@ def check_inputs(
     for name, tensor in (("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta), ("initial_state", initial_state)):
         if tensor is not None and tensor.dtype not in dtypes:
             raise ValueError(f"{name}: expected one of {sorted(map(str, dtypes))}, got {tensor.dtype}")
-    _check_devices(q.device, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, state_indices)
+    check_devices(
+        q.device, k=k, v=v, g=g, beta=beta, A_log=A_log, dt_bias=dt_bias, initial_state=initial_state,
+        cu_seqlens=cu_seqlens, state_indices=state_indices,
+    )  # fmt: skip
     return shape
 
 
@@ -109,6 +112,13 @@ def count_sequences(B: int, T: int, cu_seqlens: torch.Tensor | None, cu_seqlens_
     if cu_seqlens.device.type == "cpu":
         _check_cuts("cu_seqlens", cu_seqlens.tolist(), T)
     return int(cu_seqlens.shape[0]) - 1
+
+
+def check_devices(device: torch.device, **tensors: torch.Tensor | None) -> None:
+    """Raise ValueError unless all named tensors are on `device`."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.device != device:
+            raise ValueError(f"{name}: expected a tensor on {device}, as the first argument is, got {tensor.device}")
 
 
 def sequence_bounds(shape: KdaShape, cu_seqlens: torch.Tensor | None) -> list[tuple[int, int]]:
@@ -179,13 +189,6 @@ def _check_state(
     slots = initial_state.shape[0] if initial_state.dim() else 0
     _expect("initial_state", initial_state, shape.state(state_v_first, slots), f"[slots, {layout}")
     check_indices("state_indices", state_indices, shape.N, slots)
-
-
-def _check_devices(device: torch.device, *tensors: torch.Tensor | None) -> None:
-    names = ("k", "v", "g", "beta", "A_log", "dt_bias", "initial_state", "cu_seqlens", "state_indices")
-    for name, tensor in zip(names, tensors, strict=True):
-        if tensor is not None and tensor.device != device:
-            raise ValueError(f"{name}: expected a tensor on {device} as q is, got one on {tensor.device}")
 
 
 def _expect(name: str, tensor: torch.Tensor, shape: tuple[int, ...], letters: str) -> None:

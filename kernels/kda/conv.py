@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from .backend import runs_triton
-from .checks import REFERENCE_DTYPES, check_indices, count_sequences
+from .checks import REFERENCE_DTYPES, check_devices, check_indices, count_sequences
 from .state_pool import check_writing, clear_padding, gather_states, scatter_states
 
 WIDTH = 4
@@ -98,6 +98,9 @@ def _check(
     if weight.shape != (D, 1, WIDTH):
         raise ValueError(f"weight: expected shape [D, 1, {WIDTH}] = {[D, 1, WIDTH]}, got {list(weight.shape)}")
     N = count_sequences(B, T, cu_seqlens)
+    check_devices(
+        x.device, weight=weight, initial_state=initial_state, cu_seqlens=cu_seqlens, state_indices=state_indices
+    )
     if initial_state is None:
         if state_indices is not None:
             raise ValueError("initial_state: expected a pool [slots, 3, D] with state_indices, got None")

@@ -7,7 +7,7 @@ written) and, in place, writes row final_state_indices[n], by default the row it
 import torch
 
 from .backend import runs_triton
-from .checks import check_indices
+from .checks import check_devices, check_indices
 
 
 def check_writing(
@@ -23,6 +23,7 @@ def check_writing(
         if not inplace or state_indices is None or states is None:
             raise ValueError("final_state_indices: expected inplace_final_state and state_indices with it")
         check_indices("final_state_indices", final_state_indices, N, states.shape[0])
+        check_devices(states.device, final_state_indices=final_state_indices)
     if not inplace:
         return
     if states is None:

@@ -344,7 +344,7 @@ def test_wrong_shapes_are_named() -> None:
         ({"g": x["g"][:, :, :2]}, r"g: expected shape \[B, T, HV, K\] = \[1, 4, 4, 16\], got \[1, 4, 2, 16\]"),
         ({"beta": x["beta"][..., None]}, r"beta: expected shape \[B, T, HV\] = \[1, 4, 4\], got \[1, 4, 4, 1\]"),
         ({"q": x["q"].int()}, "q: expected one of .*, got torch.int32"),
-        ({"beta": x["beta"].to("meta")}, "beta: expected a tensor on cpu as q is, got one on meta"),
+        ({"beta": x["beta"].to("meta")}, "beta: expected a tensor on cpu, as the first argument is, got meta"),
     ]:
         g = {"g": x["g"][:, :, :3], "beta": x["beta"][:, :, :3]} if "multiple" in message else {}
         with pytest.raises(ValueError, match=message):

@@ -82,7 +82,7 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.cpu().double() - want.cpu().double()).norm() / want.double().norm())
 
 
-@pytest.mark.parametrize("T", [1, 3, 20, 70])
+@pytest.mark.parametrize("T", [1, 3, 20, 66])
 @pytest.mark.parametrize(
     "config",
     [
@@ -93,7 +93,7 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     ids=["softplus", "bounded", "no convolution"],
 )
 def test_equals_the_layer_written_out(config: DeltaAttentionConfig, T: int) -> None:
-    """Few tokens go through the recurrent kernel, 70 through the chunked one."""
+    """Few tokens go through the recurrent kernel, 66 through the chunked one."""
     layer, tokens = make_layer(config), make_tokens(T)
     assert error(layer(tokens)[0], expected(layer, tokens)) < 1e-4
 
@@ -133,7 +133,7 @@ def test_a_state_is_a_value() -> None:
     assert torch.equal(first[1].convolution, again[1].convolution)
 
 
-@pytest.mark.parametrize("lengths", [[3, 5, 1], [70, 5, 66]], ids=["few", "many"])
+@pytest.mark.parametrize("lengths", [[3, 5, 1], [65, 5, 2]], ids=["few", "many"])
 def test_streams_of_a_pool_equal_each_alone(lengths: list[int]) -> None:
     layer = make_layer()
     pool = layer.new_state(6)
@@ -162,7 +162,7 @@ def test_streams_of_a_pool_equal_each_alone(lengths: list[int]) -> None:
     assert torch.equal(pool.convolution[[1, 2, 3, 5]], kept.convolution[[1, 2, 3, 5]])
 
 
-@pytest.mark.parametrize("T", [2, 70])
+@pytest.mark.parametrize("T", [2, 65])
 def test_only_keyframes_are_remembered(T: int) -> None:
     """In one call some sequences write and others only read."""
     layer = make_layer()
