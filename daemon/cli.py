@@ -8,8 +8,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,17 +41,15 @@ class CommandState:
     has_log: bool = False
 
 
-class MissingPartError(Exception):
-    """A command needs a library that is not installed."""
-
-
 def main() -> None:
     """Run this process's command line and exit."""
     code = run_command(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    if any(thread.is_alive() and not thread.daemon for thread in threading.enumerate()[1:]):
-        os._exit(code)  # a thread is stuck in a library's call: waiting for it would be waiting for ever
+    if threading.active_count() > 1:
+        # A thread is stuck in a library's call. Waiting for it would be waiting for ever, and the interpreter's own end
+        # would tear it out of native code, which aborts the process.
+        os._exit(code)
     sys.exit(code)
 
 
@@ -64,12 +62,8 @@ def run_command(arguments: Sequence[str]) -> int:
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else ExitCode.OK
             return ExitCode.USAGE if code == _USAGE_ERROR else code
-        except MissingPartError as error:
-            typer.echo(f"retinad: {error}", err=True)
-            return ExitCode.UNAVAILABLE
         except Exception as error:  # the top: whatever nobody foresaw
-            _report_crash(error, state.has_log)
-            return ExitCode.FAULT
+            return _report(error, state.has_log)
     return ExitCode.OK
 
 
@@ -94,8 +88,8 @@ def run(
     ),
 ) -> None:
     """Run the service until it is told to stop. The log goes to standard error."""
-    with _server_parts("run"):
-        from .run import run_service
+    from .run import run_service
+
     state = context.obj
     assert isinstance(state, CommandState)
     state.has_log = True
@@ -104,17 +98,17 @@ def run(
 
 def check(config: ConfigArgument) -> None:
     """Print the config as the service would run it, without secrets, or everything that is wrong with it."""
-    with _server_parts("check"):
-        from .config_show import show_config
+    from .config_show import show_config
+
     typer.echo(show_config(_load(config)), nl=False)
 
 
 def cameras(config: ConfigArgument) -> None:
     """Open every camera of a config and say what came; exit 66 if one gives no frame."""
-    with _server_parts("cameras"):
-        import anyio
+    import anyio
 
-        from .probe_cameras import probe_cameras
+    from .probe_cameras import probe_cameras
+
     findings = anyio.run(probe_cameras, _load(config).cameras)
     for finding in findings:
         typer.echo(str(finding))
@@ -168,26 +162,18 @@ def version() -> None:
         typer.echo(f"{name} {text}")
 
 
-def _report_crash(error: Exception, has_log: bool) -> None:
+def _report(error: Exception, has_log: bool) -> ExitCode:
     from .redact import Redactor
 
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _SERVER_PARTS:
+        typer.echo(f"retinad: this command needs {error.name}: pip install 'retinad[server]'", err=True)
+        return ExitCode.UNAVAILABLE
     if has_log:
         logging.getLogger("retinad").critical("internal error", exc_info=error)
     else:
         typer.echo(Redactor().redact("".join(traceback.format_exception(error))), err=True, nl=False)
         typer.echo("retinad: internal error, please report the traceback above", err=True)
-
-
-@contextmanager
-def _server_parts(command: str) -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        part = (error.name or "").partition(".")[0]
-        if part not in _SERVER_PARTS:
-            raise
-        message = f"`{command}` needs the server's parts ({part} is missing): pip install 'retinad[server]'"
-        raise MissingPartError(message) from error
+    return ExitCode.FAULT
 
 
 def _load(path: Path) -> "ServiceConfig":

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig
+from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig, StreamConfig
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.sources.redact import redact_url, secrets_of
 
@@ -162,7 +162,7 @@ def _validate(data: dict[str, Any], report: Report) -> _Tables:
 def _resolve(tables: _Tables, directories: Directories, env: Mapping[str, str], report: Report) -> ServiceConfig:
     service = tables.service or ServiceTable()
     publish = resolve_publish(tables.publish or PublishTable(), directories, env, report)
-    resolved, device_error = _resolve_model(tables.model or ModelTable(), report)
+    resolved, device_error = _resolve_model(tables.model, report)
     stream = resolve_stream(tables.stream or StreamTable(), resolved.stream)
     cameras = [
         resolve_camera(camera, ("camera", index), stream, env, report)
@@ -184,8 +184,10 @@ def _resolve(tables: _Tables, directories: Directories, env: Mapping[str, str], 
     )
 
 
-def _resolve_model(table: ModelTable, report: Report) -> tuple[ResolvedModel, ModelError | None]:
-    """The model, and the error to raise if nothing else is wrong."""
+def _resolve_model(table: ModelTable | None, report: Report) -> tuple[ResolvedModel, ModelError | None]:
+    """The model, and the error to raise if nothing else is wrong. For a table that was refused, anything will do."""
+    if table is None:
+        return ResolvedModel(ModelConfig(), StreamConfig()), None
     try:
         return resolve_model(table, report), None
     except ModelError as error:

@@ -6,7 +6,6 @@ from typing import Any
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
 from retinad.pipeline.frames import TokenGroup
-from retinad.pipeline.model.devices import resolve_device, resolve_dtype
 from retinad.pipeline.model.presets import LINGBOT_MAP, PRESETS, TINY
 
 from .config_report import Report
@@ -31,6 +30,9 @@ def resolve_model(table: ModelTable, report: Report) -> ResolvedModel:
     Raises:
         ModelError: the configured device is not there.
     """
+    # Imported here: torch takes seconds, and a file that is no TOML is refused without it.
+    from retinad.pipeline.model.devices import resolve_device, resolve_dtype
+
     device = resolve_device(table.device)
     preset = PRESETS[_preset_name(table.preset, device)]
     keys = given(table)

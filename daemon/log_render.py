@@ -12,6 +12,7 @@ from .redact import Redactor
 
 LogForm = Literal["auto", "console", "json"]
 
+_FIRST = ("time", "level", "logger", "event")
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
@@ -55,7 +56,8 @@ class _Plain:
         self._redact = redact
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        return {self._text(key): self._value(value) for key, value in event.items()}
+        ordered = {key: event.pop(key) for key in _FIRST if key in event} | event
+        return {self._text(key): self._value(value) for key, value in ordered.items()}
 
     def _value(self, value: object) -> object:
         match value:

@@ -3,15 +3,22 @@
 import logging
 import signal
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from .directories import DirectoryError, make_private
 from .exit_codes import ExitCode
 from .log import Log, open_log
 from .redact import Redactor
 from .systemd import Notifier
+from .versions import find_versions
+
+if TYPE_CHECKING:
+    from .config import ServiceConfig
 
 _IMPORT_TIMEOUT_S = 120.0
-"""Importing torch from a cold disk has been seen to take most of a minute."""
+"""Time asked of systemd for importing torch from a cold disk."""
 
 _log = logging.getLogger("retinad")
 
@@ -32,29 +39,17 @@ def run_service(path: Path, stack: ExitStack) -> ExitCode:
 
 
 def _load_and_serve(path: Path, log: Log, notifier: Notifier) -> ExitCode:
-    # Imported here: torch comes with these, and what it prints must find the log open.
-    from functools import partial
-
-    import anyio
-
+    # Imported here: what libraries print while they are imported must find the log open.
     from retinad.pipeline.errors import DeviceError, ModelError, PublishError
 
-    from .config import ConfigError, ServiceConfig, load_config
-    from .directories import DirectoryError, make_private
-    from .service import Edges, serve
-    from .versions import find_versions
-
-    def configure(config: ServiceConfig) -> None:
-        log.redactor.add(config.secrets)
-        log.configure(config.log.level, config.log.form)
+    from .config import ConfigError, load_config
 
     try:
         config = load_config(path)
-        configure(config)
+        _configure(log, config)
         make_private(config.runtime_dir)
         make_private(config.state_dir)
-        edges = Edges(load_config=partial(load_config, path), configure=configure, versions=find_versions())
-        return anyio.run(serve, config, edges, notifier)
+        return _serve(config, path, log, notifier)
     except ConfigError as error:
         for problem in error.problems:
             _log.error("%s", problem, extra={"key": problem.key, "line": problem.line, "column": problem.column})
@@ -65,3 +60,19 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier) -> ExitCode:
     except (ModelError, PublishError, DirectoryError) as error:
         _log.error("%s", error)
         return ExitCode.UNAVAILABLE
+
+
+def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier) -> ExitCode:
+    # Imported here: torch takes seconds, and a wrong config is refused without it.
+    import anyio
+
+    from .config import load_config
+    from .service import Edges, serve
+
+    edges = Edges(load_config=partial(load_config, path), configure=partial(_configure, log), versions=find_versions())
+    return anyio.run(serve, config, edges, notifier)
+
+
+def _configure(log: Log, config: "ServiceConfig") -> None:
+    log.redactor.add(config.secrets)
+    log.configure(config.log.level, config.log.form)

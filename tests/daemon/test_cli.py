@@ -1,0 +1,268 @@
+"""The command line: exit codes, what each command needs, and that a failure is said in full and without secrets."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from retinad.daemon.cli import run_command
+from retinad.daemon.exit_codes import ExitCode
+
+SECRET = "s3cret"
+CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
+SERVER_PARTS = ("torch", "anyio", "structlog", "cv2", "safetensors", "triton")
+"""What only the extra `server` brings (typer brings pydantic)."""
+
+
+def retinad(*arguments: str, without: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, as if some libraries were not installed."""
+    script = "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in without)
+    script += "from retinad.daemon.cli import main\nmain()"
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        env={key: value for key, value in os.environ.items() if key != "NOTIFY_SOCKET"} | environment,
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A config that publishes where nobody else does."""
+    path = tmp_path / "config.toml"
+    path.write_text(f'{CAMERA}[publish]\nendpoints = ["ipc://{tmp_path}/features.sock"]\n')
+    return path
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, str]:
+    return {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
+
+
+# Exit codes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ([], ExitCode.USAGE),
+        (["nope"], ExitCode.USAGE),
+        (["check"], ExitCode.USAGE),
+        (["check", "/nope.toml"], ExitCode.CONFIG),
+        (["cameras", "/nope.toml"], ExitCode.CONFIG),
+        (["run", "--nope"], ExitCode.USAGE),
+        (["subscribe"], ExitCode.USAGE),
+        (["subscribe", "tcp://127.0.0.1:1", "--count", "0"], ExitCode.USAGE),
+        (["subscribe", "tcp://127.0.0.1:1", "--count", "x"], ExitCode.USAGE),
+        (["--help"], ExitCode.OK),
+        (["run", "--help"], ExitCode.OK),
+        (["version"], ExitCode.OK),
+        (["schema"], ExitCode.OK),
+    ],
+)
+def test_each_end_has_its_code(arguments: list[str], code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(arguments) == code
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["subscribe", "--help"], ["version"], ["schema"]])
+def test_a_subscriber_needs_none_of_the_servers_parts(arguments: list[str]) -> None:
+    result = retinad(*arguments, without=SERVER_PARTS)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [
+        (["run", "--config"], "structlog"),
+        (["run", "--config"], "anyio"),
+        (["check"], "torch"),
+        (["cameras"], "anyio"),
+    ],
+)
+def test_a_command_whose_parts_are_missing_says_what_to_install(command: list[str], part: str, config: Path) -> None:
+    result = retinad(*command, str(config), without=[part])
+    assert result.returncode == ExitCode.UNAVAILABLE
+    assert f"needs {part}: pip install 'retinad[server]'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_missing_module_of_its_own_is_no_missing_part() -> None:
+    result = retinad("check", "x", without=["retinad.daemon.config_show"])
+    assert result.returncode == ExitCode.FAULT
+
+
+# check
+
+
+def test_check_prints_the_resolved_config(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINAD_PUBLISH__BUFFER_MB", "7")
+    assert run_command(["check", str(config)]) == ExitCode.OK
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert "buffer_mb = 7\n" in printed.out
+    assert 'name = "a"' in printed.out
+
+
+def test_check_prints_every_problem_with_its_place(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(f"[publish]\nbufer_mb = 1\n[[camera]]\nsource = 'rtsp://u:{SECRET}@h/x'\nfps = true\n")
+    monkeypatch.setenv("RETINAD_MODEL__SED", "1")
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == [
+        "environment: RETINAD_MODEL__SED: names no key of the config (did you mean `RETINAD_MODEL__SEED`?)",
+        f"{config}:2:1: publish.bufer_mb: unknown key (did you mean `buffer_mb`?)",
+        f"{config}:3:1: camera[0].name: required key is missing",
+        f"{config}:5:1: camera[0].fps: expected a number, got true",
+    ]
+
+
+def test_check_says_when_the_device_is_not_there(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINAD_MODEL__DEVICE", "cuda:77")
+    assert run_command(["check", str(config)]) == ExitCode.UNAVAILABLE
+    assert "cuda:77" in capsys.readouterr().err
+
+
+# cameras
+
+
+def test_cameras_says_what_each_source_is(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = f'[[camera]]\nname = "b"\nsource = "{tmp_path}/nope.mp4"\n'
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    refused = f'[[camera]]\nname = "c"\nsource = "http://u:{SECRET}@127.0.0.1:{port}/x?token={SECRET}"\n'
+    config.write_text(CAMERA + bad + refused)
+    assert run_command(["cameras", str(config)]) == ExitCode.NO_INPUT
+    printed = capsys.readouterr()
+    assert SECRET not in printed.out + printed.err
+    heads = [line for line in printed.out.splitlines() if not line.startswith(" ")]
+    assert heads[0] == "a: 640x480, 30 frames/s, by synthetic"
+    assert heads[1].startswith("b: missing: ")
+    assert heads[2].startswith("c: refused: ")
+
+
+# schema, version
+
+
+def test_the_schema_describes_every_kind_of_message(capsys: pytest.CaptureFixture[str]) -> None:
+    run_command(["schema"])
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["headers"]) == {"features", "status", "end", "hello"}
+    for header in document["headers"].values():
+        definition = document["$defs"][header["$ref"].removeprefix("#/$defs/")]
+        assert {"schema", "instance"} <= definition["properties"].keys()
+
+
+def test_versions_are_printed_without_importing_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    run_command(["version"])
+    parts = dict(line.split(" ", 1) for line in capsys.readouterr().out.splitlines())
+    assert next(iter(parts)) == "retinad"
+    assert {"python", "pyzmq", "numpy", "msgspec"} <= parts.keys()
+
+
+# run
+
+
+def log_of(result: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
+    """The log; fails if a line is no JSON object, or if anything went to standard output."""
+    assert result.stdout == ""
+    return [json.loads(line) for line in result.stderr.splitlines()]
+
+
+def test_run_refuses_a_wrong_config_as_events(config: Path, folders: dict[str, str]) -> None:
+    config.write_text(f"[publish]\nbuffer_mb = 0\n[[camera]]\nsource = 'rtsp://u:{SECRET}@h/x'\n")
+    result = retinad("run", "--config", str(config), **folders)
+    assert result.returncode == ExitCode.CONFIG
+    assert SECRET not in result.stderr
+    log = log_of(result)
+    assert [(line["level"], line["key"], line["line"]) for line in log] == [
+        ("error", "publish.buffer_mb", 2),
+        ("error", "camera[0].name", 3),
+    ]
+
+
+@pytest.mark.parametrize("content", [None, "[publish\n", ""])
+def test_run_refuses_a_missing_or_broken_config(content: str | None, tmp_path: Path, folders: dict[str, str]) -> None:
+    path = tmp_path / "config.toml"
+    if content is not None:
+        path.write_text(content)
+    result = retinad("run", "--config", str(path), **folders)
+    assert result.returncode == ExitCode.CONFIG
+    assert str(path) in str(log_of(result)[-1]["event"])
+
+
+def test_run_names_a_port_in_use_and_ends_with_unavailable(config: Path, folders: dict[str, str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        result = retinad("run", "-c", str(config), RETINAD_PUBLISH__ENDPOINTS=f'["{endpoint}"]', **folders)
+    assert result.returncode == ExitCode.UNAVAILABLE
+    assert any(endpoint in str(line["event"]) for line in log_of(result))
+
+
+def test_run_refuses_a_runtime_folder_of_somebody_else(config: Path, folders: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("not a folder")
+    result = retinad("run", "-c", str(config), **folders)
+    assert result.returncode == ExitCode.UNAVAILABLE
+    assert "is not a folder" in str(log_of(result)[-1]["event"])
+
+
+def test_a_fault_nobody_foresaw_is_one_event_with_its_traceback(folders: dict[str, str], config: Path) -> None:
+    script = f"""if True:
+        import retinad.daemon.config
+        from retinad.daemon.cli import main
+        def fail(path, env=None): raise ZeroDivisionError("rtsp://u:{SECRET}@h")
+        retinad.daemon.config.load_config = fail
+        main()
+    """
+    command = [sys.executable, "-c", script, "run", "-c", str(config)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert result.returncode == ExitCode.FAULT
+    (line,) = log_of(result)
+    assert (line["level"], line["event"]) == ("critical", "internal error")
+    assert "ZeroDivisionError: rtsp://***@h" in str(line["exception"])
+    assert SECRET not in str(line["exception"]).replace(
+        f"u:{SECRET}@h", ""
+    )  # the script's own text is in the traceback
+
+
+def test_run_tells_no_secret_stops_at_once_and_logs_only_events(folders: dict[str, str], config: Path) -> None:
+    """A camera that cannot be reached, native errors, and a stop: the whole log is JSON, and the password nowhere."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    source = f"rtsp://admin:{SECRET}@127.0.0.1:{port}/x?password={SECRET}2"
+    config.write_text(f'{config.read_text()}[[camera]]\nname = "b"\nsource = "{source}"\n')
+    command = [sys.executable, "-m", "retinad.daemon.cli", "run", "--config", str(config)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | folders)
+    assert process.stderr is not None
+    lines: list[str] = []
+    while not any('"backoff"' in line for line in lines):
+        lines.append(process.stderr.readline())
+        assert lines[-1], lines
+    assert SECRET not in Path(f"/proc/{process.pid}/cmdline").read_text()
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    rest = process.communicate(timeout=20)[1]
+    assert time.monotonic() - began < 3.0
+    assert process.returncode == ExitCode.OK
+    log = "".join(lines) + rest
+    assert SECRET not in log
+    assert all(json.loads(line)["event"] for line in log.splitlines())
