@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,8 +44,9 @@ class CommandState:
 def main() -> None:
     """Run this process's command line and exit."""
     code = run_command(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError):  # it is None, or broken, if nobody is there to read
+            stream.flush()
     if threading.active_count() > 1:
         # A thread is stuck in a library's call. Waiting for it would be waiting for ever, and the interpreter's own end
         # would tear it out of native code, which aborts the process.

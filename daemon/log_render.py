@@ -56,7 +56,7 @@ class _Plain:
         self._redact = redact
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        ordered = {key: event.pop(key) for key in _FIRST if key in event} | event
+        ordered = {key: event[key] for key in _FIRST if key in event} | dict(event)
         return {self._text(key): self._value(value) for key, value in ordered.items()}
 
     def _value(self, value: object) -> object:

@@ -49,14 +49,15 @@ class NativeOutput:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self.real_stderr.close()
+        with suppress(OSError):  # what is left in its buffer may have nowhere to go
+            self.real_stderr.close()
 
     def stop(self) -> None:
         """Give descriptor 2 back, and hand over what is still in the pipe. May be called again."""
         if self._stopped:
             return
         self._stopped = True
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):  # it is None if the process was started without one
             sys.stderr.flush()
         os.dup2(self.real_stderr.fileno(), 2)
         os.close(self._wake_write)
@@ -93,7 +94,9 @@ class NativeOutput:
 
 def _duplicate_stderr() -> TextIO:
     try:
-        duplicate = os.dup(2)
-    except OSError:  # started with standard error closed
-        duplicate = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.fstat(2)
+    except OSError:  # started with standard error closed: the lowest free descriptors are taken next, up to 2
+        while os.open(os.devnull, os.O_WRONLY) < 2:
+            pass
+    duplicate = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 3)
     return open(duplicate, "w", buffering=1, encoding="utf-8", errors="backslashreplace")

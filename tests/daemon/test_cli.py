@@ -197,7 +197,7 @@ def test_run_refuses_a_wrong_config_as_events(config: Path, folders: dict[str, s
     ]
 
 
-@pytest.mark.parametrize("content", [None, "[publish\n", ""])
+@pytest.mark.parametrize("content", [None, "[publish\n"])
 def test_run_refuses_a_missing_or_broken_config(content: str | None, tmp_path: Path, folders: dict[str, str]) -> None:
     path = tmp_path / "config.toml"
     if content is not None:

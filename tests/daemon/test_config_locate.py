@@ -104,7 +104,7 @@ _LINES = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(_LINES, max_size=8).map("\n".join))
 def test_every_key_that_tomllib_reads_has_a_place(text: str) -> None:
     try:
@@ -114,7 +114,7 @@ def test_every_key_that_tomllib_reads_has_a_place(text: str) -> None:
     assert set(paths_of(data)) <= set(locate_keys(text).first)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=100))
 def test_any_text_can_be_scanned(text: str) -> None:
     locate_keys(text)

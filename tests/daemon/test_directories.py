@@ -1,0 +1,52 @@
+"""The service's folders are its own: nobody can put one there first and listen in."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from retinad.daemon.directories import Directories, DirectoryError, find_directories, make_private
+
+
+@pytest.mark.parametrize(
+    ("environment", "runtime", "state"),
+    [
+        ({"RUNTIME_DIRECTORY": "/run/a:/run/b", "STATE_DIRECTORY": "/var/lib/a"}, "/run/a", "/var/lib/a"),
+        ({"XDG_RUNTIME_DIR": "/run/user/1", "XDG_STATE_HOME": "/s"}, "/run/user/1/retinad", "/s/retinad"),
+        ({"HOME": "/home/me"}, f"/tmp/retinad-{os.getuid()}", "/home/me/.local/state/retinad"),
+        ({}, f"/tmp/retinad-{os.getuid()}", f"/tmp/retinad-{os.getuid()}/state"),
+        (
+            {"RUNTIME_DIRECTORY": "relative", "HOME": ""},
+            f"/tmp/retinad-{os.getuid()}",
+            f"/tmp/retinad-{os.getuid()}/state",
+        ),
+    ],
+)
+def test_systemd_comes_first_then_xdg(environment: dict[str, str], runtime: str, state: str) -> None:
+    assert find_directories(environment) == Directories(Path(runtime), Path(state))
+
+
+def test_a_folder_is_made_for_this_user_alone(tmp_path: Path) -> None:
+    make_private(tmp_path / "a" / "b")
+    make_private(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DirectoryError, match="is not a folder"):
+        make_private(tmp_path / "file")
+    with pytest.raises(DirectoryError, match=r"cannot be made: (Not a directory|File exists)"):
+        make_private(tmp_path / "file" / "below")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_what_somebody_else_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 12345, 12345)
+    with pytest.raises(DirectoryError, match="belongs to another user"):
+        make_private(tmp_path / "theirs")
+    (tmp_path / "link").symlink_to(tmp_path)
+    os.chown(tmp_path / "link", 12345, 12345, follow_symlinks=False)
+    with pytest.raises(DirectoryError, match="is not a folder"):
+        make_private(tmp_path / "link")
