@@ -121,27 +121,25 @@ def test_permuted_slots_give_permuted_results(
 
 
 @each(KERNELS)
-@pytest.mark.parametrize("B", [1, 2])
 def test_slices_of_a_fused_buffer_equal_copies(
-    implementation: Implementation, dtype: torch.dtype, device: torch.device, B: int
+    implementation: Implementation, dtype: torch.dtype, device: torch.device
 ) -> None:
-    call = make_call(9, B=B, H=2, dtype=dtype, device=device)
+    call = make_call(9, B=2, H=2, dtype=dtype, device=device)
     o, state = call.run(implementation)
     fused = call.having(**{name: sliced(x, 32, 16) for name, x in call.tokens.items()})
-    assert B == 1 or not fused.tokens["q"].is_contiguous()
+    assert not fused.tokens["q"].is_contiguous()
     o_fused, state_fused = fused.run(implementation)
     assert torch.equal(o, o_fused)
     assert torch.equal(state, state_fused)
 
 
-@each(KERNELS)
+@each(KERNELS, FLOAT32)
 @pytest.mark.parametrize("poison", [float("nan"), 1e30])
 def test_poison_around_every_input_changes_nothing(
     implementation: Implementation, dtype: torch.dtype, device: torch.device, poison: float
 ) -> None:
     cuts = torch.tensor([0, 1, 1, 18], device=device)
-    call = make_call(18, H=1, HV=2, K=12, V=20, N=3, raw=True, dtype=dtype, device=device).using(cu_seqlens=cuts)
-    poison = min(poison, torch.finfo(dtype).max) if poison == poison else poison
+    call = make_call(18, HV=2, K=12, V=20, N=3, raw=True, dtype=dtype, device=device).using(cu_seqlens=cuts)
     o, state = call.run(implementation)
     o_guarded, state_guarded = call.map(lambda x: guarded(x, poison)).run(implementation)
     assert torch.equal(o, o_guarded)

@@ -144,12 +144,8 @@ def test_streams_of_a_pool_equal_each_alone(lengths: list[int]) -> None:
     cuts = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()])
     tokens = make_tokens(sum(lengths))
     sequences = Sequences(cuts.to(DEVICE), cuts, torch.tensor(slots, device=DEVICE))
-    only_read, same = layer(tokens, pool, sequences, read_only=True)
+    out, same = layer(tokens, pool, sequences)
     assert same is pool
-    assert torch.equal(pool.recurrent, kept.recurrent)
-    assert torch.equal(pool.convolution, kept.convolution)
-    out, _ = layer(tokens, pool, sequences)
-    assert torch.equal(out, only_read)
     for n in (0, 2):
         rows = slice(slots[n], slots[n] + 1)
         alone, after = layer(
@@ -160,6 +156,20 @@ def test_streams_of_a_pool_equal_each_alone(lengths: list[int]) -> None:
         torch.testing.assert_close(pool.convolution[rows], after.convolution, rtol=1e-5, atol=1e-5)
     assert torch.equal(pool.recurrent[[1, 2, 3, 5]], kept.recurrent[[1, 2, 3, 5]])
     assert torch.equal(pool.convolution[[1, 2, 3, 5]], kept.convolution[[1, 2, 3, 5]])
+
+
+@pytest.mark.parametrize("T", [2, 65])
+def test_reading_changes_nothing(T: int) -> None:
+    layer = make_layer()
+    pool = layer.new_state(3)
+    pool.recurrent.normal_()
+    kept = pool.clone()
+    sequences = Sequences(slots=torch.tensor([2], device=DEVICE))
+    read, same = layer(make_tokens(T), pool, sequences, read_only=True)
+    assert same is pool
+    assert torch.equal(pool.recurrent, kept.recurrent)
+    assert torch.equal(pool.convolution, kept.convolution)
+    assert torch.equal(read, layer(make_tokens(T), pool, sequences)[0])
 
 
 @pytest.mark.parametrize("T", [2, 65])
