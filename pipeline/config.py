@@ -140,8 +140,8 @@ class OutputConfig:
     Attributes:
         layers: 0-based indices of layer pairs, ascending.
         tokens: groups of tokens.
-        pool: rows and columns of patches averaged into one for the `pooled` group.
-        dtype: number format of the published tensors.
+        pool: rows and columns of patches averaged into one for the `pooled` group; fewer at the right and bottom edges.
+        dtype: number format of the published tensors. A number beyond 65504 becomes infinite in float16.
     """
 
     layers: tuple[int, ...] = (4, 11, 17, 23)

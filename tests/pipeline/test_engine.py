@@ -364,7 +364,7 @@ def test_every_frame_comes_out_exactly_once_whatever_happens(engine: Engine) -> 
 # Memory
 
 
-def test_memory_stays_constant_over_thousands_of_frames(engine: Engine) -> None:
+def test_memory_stays_constant_over_thousands_of_frames() -> None:
     """The reference dies at frame 112 of 4-patch pictures made for one frame, and at 1,024 for want of positions."""
     stream = StreamConfig(scale_frames=1, window=2, history_frames=50)
     with Engine(
