@@ -58,6 +58,13 @@ def recurrent_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
                 }  # fmt: skip
                 strides = {name: "i32" for name in kernel.arg_names if name.startswith("stride")}
                 yield f"recurrent {K} {V} {dtype} {v_first}", kernel, tokens | floats | ints | others | strides, 1
+    plain = {"USE_GATE": False, "USE_L2NORM": False, "BETA_FACTOR": 0}
+    yield "recurrent, bare", kernel, bare(tokens | others | strides | plain, *floats, *ints, "lower_bound"), 1
+
+
+def bare(arguments: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The arguments of a call that leaves its options out."""
+    return arguments | dict.fromkeys(names)
 
 
 def convolution_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
@@ -65,7 +72,10 @@ def convolution_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
         pointers = {name: "*i32" if "slots" in name or "cu_" in name else "*bf16" for name in kernel.arg_names}
         numbers = {name: "i32" for name in kernel.arg_names if not name.endswith("_ptr")}
         blocks = {"D": 3072, "BLOCK_T": conv_triton.BLOCK_T, "BLOCK_D": conv_triton.BLOCK_D}
-        yield kernel.__name__, kernel, pointers | numbers | blocks, warps
+        arguments = pointers | numbers | blocks
+        yield kernel.__name__, kernel, arguments, warps
+        options = [name for name in pointers if "slots" in name or name in ("states_ptr", "cu_seqlens_ptr")]
+        yield f"{kernel.__name__}, bare", kernel, bare(arguments, *options), warps
 
 
 def scatter_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:

@@ -1,5 +1,6 @@
 """Inputs, poisoned memory, the float64 oracle and the list of implementations that the delta attention tests share."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,7 @@ except ModuleNotFoundError:
 
 Attention = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
+BAND, MARK = 1024, 77.0  # elements on either side of a guarded tensor, and what they hold where writes are watched
 FLOAT64, FLOAT32, BFLOAT16, FLOAT16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
 
 
@@ -175,11 +177,32 @@ def assert_matches(call: Call, implementation: Implementation) -> None:
 
 def guarded(x: torch.Tensor, poison: float = float("nan")) -> torch.Tensor:
     """A copy of x inside a larger buffer whose rest is poisoned (a large count where x holds integers)."""
-    band = 1024
     filler = poison if x.is_floating_point() else 1 << 20
-    buffer = torch.full((x.numel() + 2 * band,), filler, dtype=x.dtype, device=x.device)
-    inner = buffer[band : band + x.numel()].view(x.shape)
+    buffer = torch.full((x.numel() + 2 * BAND,), filler, dtype=x.dtype, device=x.device)
+    inner = buffer[BAND : BAND + x.numel()].view(x.shape)
     return inner.copy_(x)
+
+
+class GuardedEmpty:
+    """Stands in for torch.empty: NaN inside, so that what is never written shows, and marked bands around."""
+
+    def __init__(self) -> None:
+        self._empty = torch.empty
+        self._buffers: list[torch.Tensor] = []
+
+    def __call__(self, *size: Any, dtype: torch.dtype = FLOAT32, device: Any = None) -> torch.Tensor:
+        shape = tuple(size[0]) if isinstance(size[0], tuple | torch.Size) else size
+        count = math.prod(shape)
+        buffer = self._empty(count + 2 * BAND, dtype=dtype, device=device).fill_(MARK)
+        self._buffers.append(buffer)
+        inner = buffer[BAND : BAND + count]
+        return (inner.fill_(float("nan")) if dtype.is_floating_point else inner).view(shape)
+
+    def assert_bands_are_whole(self) -> None:
+        assert self._buffers
+        for buffer in self._buffers:
+            assert (buffer[:BAND] == MARK).all()
+            assert (buffer[-BAND:] == MARK).all()
 
 
 def sliced(x: torch.Tensor, before: int, after: int, poison: float = float("nan")) -> torch.Tensor:

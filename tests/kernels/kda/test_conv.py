@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from retinad.kernels.kda import conv
 from retinad.kernels.kda.conv import short_convolution, short_convolution_reference
 
-from .oracle import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close, guarded, sliced
+from .oracle import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, GuardedEmpty, assert_close, guarded, sliced
 
 TOLERANCE = {FLOAT32: 1e-6, BFLOAT16: 4e-3, FLOAT16: 1e-3}
 
@@ -90,6 +90,19 @@ def test_slices_and_poison(device: torch.device) -> None:
     )
     assert torch.equal(y, y_sliced)
     assert torch.equal(final, final_sliced)
+
+
+def test_outputs_are_written_whole_and_nothing_beside_them(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weight, state = inputs(6, D=20, B=3, device=device)
+    memory = GuardedEmpty()
+    monkeypatch.setattr(torch, "empty", memory)
+    y, final = short_convolution(x, weight, initial_state=state, output_final_state=True)
+    monkeypatch.undo()
+    memory.assert_bands_are_whole()
+    assert_close(y, by_pytorch(x, weight, state), 1e-6)
+    assert torch.equal(final, x[:, -3:])
 
 
 @pytest.mark.parametrize("triton", [True, False])

@@ -7,11 +7,13 @@ import torch
 
 from .oracle import (
     ALL,
+    BFLOAT16,
     FLOAT32,
     FLOAT64,
     FUSED,
     KERNELS,
     Call,
+    GuardedEmpty,
     Implementation,
     assert_close,
     each,
@@ -144,6 +146,28 @@ def test_poison_around_every_input_changes_nothing(
     o_guarded, state_guarded = call.map(lambda x: guarded(x, poison)).run(implementation)
     assert torch.equal(o, o_guarded)
     assert torch.equal(state, state_guarded)
+
+
+@each(KERNELS, FLOAT32, BFLOAT16)
+@pytest.mark.parametrize(("K", "V"), [(12, 20), (16, 16)])
+def test_outputs_are_written_whole_and_nothing_beside_them(
+    implementation: Implementation,
+    dtype: torch.dtype,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+    K: int,
+    V: int,
+) -> None:
+    cuts = torch.tensor([0, 1, 1, 18], device=device)
+    call = make_call(18, K=K, V=V, N=3, dtype=dtype, device=device).using(cu_seqlens=cuts)
+    o, state = call.run(implementation)
+    memory = GuardedEmpty()
+    monkeypatch.setattr(torch, "empty", memory)
+    o_watched, state_watched = call.run(implementation)
+    monkeypatch.undo()
+    memory.assert_bands_are_whole()
+    assert torch.equal(o, o_watched)
+    assert torch.equal(state, state_watched)
 
 
 @pytest.mark.parametrize("inplace", [False, True])
