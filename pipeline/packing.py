@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .config import OutputConfig
+from .config import ModelConfig, OutputConfig
 from .frames import FeatureTensor, TokenGroup
 from .model.aggregator import LayerOutput
 from .model.devices import torch_dtype
@@ -96,6 +96,14 @@ def pack(outputs: Sequence[LayerOutput], shape: TokenShape, config: OutputConfig
     rows = _as_numpy(_to_host(buffer))
     views = tuple(_views(row, places, config) for row in rows)
     return PackedStep(views, tuple(bool(row[width]) for row in rows))
+
+
+def largest_record_bytes(config: ModelConfig) -> int:
+    """Bytes of the tensors of the largest record: that of a square picture, the highest there is."""
+    network, output = config.network, config.output
+    side = config.image_width // network.patch_size
+    shape = TokenShape(network.register_tokens, (side, side), network.channels)
+    return _places(output.layers, shape, output)[-1].stop * torch_dtype(output.dtype).itemsize
 
 
 def _places(layers: Sequence[int], shape: TokenShape, config: OutputConfig) -> list[_Place]:
