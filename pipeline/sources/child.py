@@ -112,6 +112,8 @@ class Pass:
         """Deliver every frame, then say that the source ended."""
         while (grabbed := self._reader.grab()) is not None:
             self._link.pump()
+            self._failed += grabbed.lost
+            self._frames += grabbed.lost
             wait_ns = self._pacer.wait_ns(time.monotonic_ns(), grabbed.pts_ns)
             if wait_ns is None:
                 continue

@@ -17,9 +17,11 @@ class Grabbed:
 
     Attributes:
         pts_ns: the container's presentation time in nanoseconds, or None.
+        lost: damaged frames that were gone past on the way.
     """
 
     pts_ns: int | None = None
+    lost: int = 0
 
 
 class RefusedError(SourceError):

@@ -12,6 +12,8 @@ from .reader import Grabbed, UnreadablePicture
 from .redact import redact_url
 from .slots import Pixels
 
+_ATTEMPTS = 1000
+"""Damaged frames in a row that are gone past: OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
 _MOST_FPS = 1000.0
 _MOST_FRAMES = 10**9
 
@@ -73,15 +75,16 @@ class VideoReader:
     def grab(self) -> Grabbed | None:
         """See `Reader`."""
         asked_at = time.monotonic()
-        if self._stream.grab():
-            position_ms = self._stream.get(Property.POSITION_MS)
-            return Grabbed(None if position_ms is None else round(position_ms * 1e6))
+        for lost in range(_ATTEMPTS):
+            if self._stream.grab():
+                position_ms = self._stream.get(Property.POSITION_MS)
+                return Grabbed(None if position_ms is None else round(position_ms * 1e6), lost)
+            waited_s = time.monotonic() - asked_at
+            if not self.info.finite and waited_s >= 0.9 * self._timeout_s:
+                raise SourceError(SourceFault.STALLED, f"{self._name} sent nothing for {waited_s:.0f} s")
         if self.info.finite:
             return None
-        waited_s = time.monotonic() - asked_at
-        if waited_s < 0.9 * self._timeout_s:
-            raise SourceError(SourceFault.REFUSED, f"{self._name} closed the stream")
-        raise SourceError(SourceFault.STALLED, f"{self._name} sent nothing for {waited_s:.0f} s")
+        raise SourceError(SourceFault.REFUSED, f"{self._name} closed the stream")
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`."""

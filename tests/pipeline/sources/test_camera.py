@@ -117,6 +117,20 @@ async def test_a_source_without_one_readable_frame_fails_rather_than_spins(tmp_p
     assert rig.queue.counters.failed == rig.queue.counters.captured == 1
 
 
+async def test_a_damaged_video_goes_on_and_counts_what_it_lost(make_video: MakeVideo) -> None:
+    path = make_video(frames=50)
+    data = bytearray(path.read_bytes())
+    for place in range(len(data) // 3, 2 * len(data) // 3, 97):
+        data[place] = 255 - data[place]
+    path.write_bytes(data)
+    rig = await play(lossless(path), keep=True)
+    counters = rig.queue.counters
+    assert counters.captured == counters.published + counters.failed
+    assert 40 <= counters.captured <= 50, "frames whose very header is damaged are not seen by anyone"
+    assert 5 <= counters.failed <= 25
+    assert read_number(rig.frames[-1].pixels) == 49
+
+
 async def test_an_early_end_is_told(make_video: MakeVideo) -> None:
     path = make_video(frames=50)
     data = path.read_bytes()
@@ -229,7 +243,7 @@ async def test_the_rate_is_measured() -> None:
     rig = make_rig(live("synthetic:?fps=50&width=64&height=48", fps=20))
     async with running(rig):
         await rig.reached(lambda rig: len(rig.frames) >= 30)
-        assert rig.camera.status.fps == pytest.approx(20, rel=0.1)
+        assert rig.camera.status.fps == pytest.approx(20, rel=0.15)
     assert rig.camera.status.info is not None
     assert rig.camera.status.info.fps == 50
 
