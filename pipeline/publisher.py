@@ -73,6 +73,8 @@ class Publisher:
         config: where and how.
         model: what makes the features, named in every record; may be replaced by assigning `model`.
         largest_message_bytes: size of the largest record: with it `buffer_mb` becomes a number of messages, at least 2.
+        burst_messages: records that leave in one go at most, one a camera. The queue holds as many whatever `buffer_mb`
+            says: a shorter one would drop some of each burst even for a subscriber that keeps up (measured).
         describe: gives the present content of `hello`; the fields that the publisher knows itself are filled in.
         instance: random for each start of the service; None for a new one.
     """
@@ -84,12 +86,13 @@ class Publisher:
         model: ModelHeader,
         largest_message_bytes: int,
         describe: Callable[[], HelloHeader],
+        burst_messages: int = 1,
         instance: str | None = None,
     ) -> None:
         self.model = model
         self.instance = instance or secrets.token_hex(8)
         self._config = config
-        self._send_hwm = max(2, config.buffer_mb * (1 << 20) // max(1, largest_message_bytes))
+        self._send_hwm = max(2, burst_messages, config.buffer_mb * (1 << 20) // max(1, largest_message_bytes))
         self._describe = describe
         self._resources = ExitStack()
         self._socket: PublishSocket | None = None

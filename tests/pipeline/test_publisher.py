@@ -47,11 +47,14 @@ def make_features(camera: str, seq: int, data: "np.ndarray | None" = None, *, bf
     )
 
 
-def make_publisher(*endpoints: str, largest_message_bytes: int = 1000, **config: object) -> Publisher:
+def make_publisher(
+    *endpoints: str, largest_message_bytes: int = 1000, burst_messages: int = 1, **config: object
+) -> Publisher:
     return Publisher(
         PublishConfig(endpoints=endpoints or (TCP,), **config),
         model=ModelHeader(name="tiny", weights="random:0"),
         largest_message_bytes=largest_message_bytes,
+        burst_messages=burst_messages,
         describe=lambda: HelloHeader(version="1.2.3"),
     )
 
@@ -204,6 +207,33 @@ def test_a_subscriber_that_never_reads_costs_the_budget_and_no_more() -> None:
         time.sleep(0.1)
         # Beyond the queue: the message being sent, and what pyzmq has not let go of yet. The rest is the kernel's.
         assert sum(payload() is not None for payload in payloads) <= 5 + 2
+
+
+def test_the_queue_holds_a_burst_of_all_cameras_whatever_the_budget() -> None:
+    publisher = make_publisher(largest_message_bytes=4_000_000, buffer_mb=1, burst_messages=16)
+    with publisher, Subscriber(publisher.endpoints[0]) as subscriber:
+        assert publisher.statistics().send_hwm == 16
+        poll_until(publisher, "subscriptions_total", 2)
+        for step in range(5):
+            for camera in range(16):
+                publish(publisher, f"cam{camera}", step, np.zeros(100_000, np.float16))
+            for _ in range(16):
+                record = subscriber.receive(5)
+                assert isinstance(record, FeaturesRecord)
+                assert (record.seq, record.gaps) == (step, ())
+
+
+def test_a_short_queue_drops_nothing_for_a_subscriber_that_keeps_up() -> None:
+    """libzmq looks only once in a millisecond for what its peers have read, and takes an empty queue for full."""
+    with make_publisher(largest_message_bytes=4_000_000, buffer_mb=1) as publisher:
+        assert publisher.statistics().send_hwm == 2
+        with Subscriber(publisher.endpoints[0]) as subscriber:
+            poll_until(publisher, "subscriptions_total", 2)
+            for seq in range(500):
+                publish(publisher, "cam1", seq)
+                record = subscriber.receive(5)
+                assert isinstance(record, FeaturesRecord)
+                assert (record.seq, record.gaps) == (seq, ())
 
 
 NEVER_READS = """
