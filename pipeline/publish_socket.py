@@ -99,8 +99,8 @@ class PublishSocket:
         """
         self._check_thread()
         try:
-            # Makes libzmq take note of what its peers have read. A send by itself does so once a millisecond at most, and
-            # so takes a short queue for full, and drops, although a quick subscriber has emptied it (measured).
+            # Makes libzmq take note of what its peers have read. A send does so once a millisecond at most by itself,
+            # and so takes a short queue for full, and drops, although a quick subscriber has emptied it (measured).
             self._data.getsockopt(zmq.EVENTS)
             self._data.send_multipart(parts, flags=zmq.NOBLOCK, copy=False)
         except zmq.ZMQError as exc:

@@ -1,0 +1,182 @@
+"""`retinad subscribe`: lines that people and programs can read, files that are whole, and an exit code that tells."""
+
+import io
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+
+from retinad.client.record import FeaturesRecord, make_record
+from retinad.client.wire import (
+    CameraHeader,
+    EndHeader,
+    FeaturesHeader,
+    HelloHeader,
+    ModelHeader,
+    StatusHeader,
+    TensorHeader,
+    decode,
+    encode,
+    encode_features,
+)
+from retinad.daemon.exit_codes import ExitCode
+from retinad.daemon.subscribe import file_name, subscribe, text_line
+
+
+def features(seq: int, camera: str = "cam1", instance: str = "a1") -> list[bytes]:
+    header = FeaturesHeader(
+        camera=camera,
+        instance=instance,
+        stream_epoch=0,
+        seq=seq,
+        source_seq=seq,
+        capture_unix_ns=1,
+        capture_monotonic_ns=1,
+        publish_unix_ns=1,
+        epoch=0,
+        epoch_frame=seq,
+        keyframe=True,
+        flags=("random_weights",),
+        source_size=(640, 480),
+        model_size=(518, 392),
+        grid=(28, 37),
+        to_source=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0)),
+        model=ModelHeader(name="tiny", weights="random:0"),
+        tensors=(TensorHeader(name="layer3/patch", dtype="<f2", shape=(2, 3), nbytes=12, layer=3, group="patch"),),
+    )
+    return [bytes(part) for part in encode_features(header, [memoryview(bytes(12))])]
+
+
+def plain(header: StatusHeader | EndHeader | HelloHeader) -> list[bytes]:
+    return [bytes(part) for part in encode(header)]
+
+
+@contextmanager
+def published(*messages: list[bytes]) -> Iterator[str]:
+    """An endpoint at which these messages come once there is a subscriber."""
+    with zmq.Context() as context, context.socket(zmq.XPUB) as opened:
+        opened.setsockopt(zmq.LINGER, 1000)
+        opened.bind("tcp://127.0.0.1:0")
+        endpoint = opened.getsockopt_string(zmq.LAST_ENDPOINT)
+
+        def publish() -> None:
+            if opened.poll(5000):
+                time.sleep(0.2)  # for all of its subscriptions
+                for message in messages:
+                    opened.send_multipart(message)
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        try:
+            yield endpoint
+        finally:
+            thread.join()
+
+
+def test_one_line_a_message_and_files_of_whole_records(tmp_path: Path) -> None:
+    end = plain(EndHeader(camera="cam1", reason="finished", captured_total=3, published_total=3, expected_total=3))
+    output = io.StringIO()
+    with published(features(0), features(2), end) as endpoint:
+        code = subscribe(endpoint=endpoint, count=3, timeout_s=5, save=tmp_path / "new" / "folder", output=output)
+    assert code == ExitCode.OK
+    first, second, third = output.getvalue().splitlines()
+    assert first == "features  cam1  seq 0  640x480  0.0 ms  layer3/patch <f2[2,3]  random_weights"
+    assert second.endswith("random_weights  [wire_loss 1]")
+    assert third == "end  cam1  finished  captured 3 of 3  published 3  dropped 0  failed 0"
+    files = sorted((tmp_path / "new" / "folder").iterdir())
+    assert [file.name for file in files] == ["cam1-a1-0000-00000000.npz", "cam1-a1-0000-00000002.npz"]
+    with np.load(files[1]) as saved:
+        assert saved["layer3/patch"].shape == (2, 3)
+
+
+def test_json_lines_hold_the_header(tmp_path: Path) -> None:
+    output = io.StringIO()
+    with published(features(7), plain(HelloHeader(version="1"))) as endpoint:
+        kinds = ("features", "hello")
+        assert subscribe(endpoint=endpoint, kinds=kinds, count=2, timeout_s=5, as_json=True, output=output) == 0
+    record, hello = map(json.loads, output.getvalue().splitlines())
+    assert (record["kind"], record["seq"], record["gaps"]) == ("features", 7, [])
+    assert record["tensors"][0]["name"] == "layer3/patch"
+    assert (hello["kind"], hello["version"]) == ("hello", "1")
+
+
+def test_only_the_cameras_asked_for() -> None:
+    output = io.StringIO()
+    with published(features(0, "cam10"), features(0, "cam1")) as endpoint:
+        assert subscribe(endpoint=endpoint, cameras=("cam1",), count=1, timeout_s=5, output=output) == 0
+    assert output.getvalue().startswith("features  cam1  ")
+
+
+def test_silence_ends_with_69_and_what_to_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert subscribe(endpoint="tcp://127.0.0.1:1", timeout_s=0.1) == ExitCode.UNAVAILABLE
+    assert "retinad: no message from tcp://127.0.0.1:1 in 0.1 s: not connected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"endpoint": "nonsense"}, {"cameras": ("a/b",)}, {"kinds": ("feature",)}, {"endpoint": "tcp://x"}]
+)
+def test_what_cannot_be_subscribed_to_is_a_usage_error(
+    wrong: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert subscribe(**({"endpoint": "tcp://127.0.0.1:1"} | wrong)) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("retinad: ")
+
+
+def test_a_service_that_cannot_be_understood_ends_with_69(capsys: pytest.CaptureFixture[str]) -> None:
+    newer = [b"features/cam1/", msgspec.msgpack.encode({"schema": 2})]
+    with published(*[newer] * 20) as endpoint:
+        assert subscribe(endpoint=endpoint, timeout_s=5) == ExitCode.UNAVAILABLE
+    assert capsys.readouterr().err.count("update retinad") == 10
+
+
+def test_a_folder_that_cannot_be_made_ends_with_69(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert subscribe(endpoint="tcp://127.0.0.1:1", save=tmp_path / "file") == ExitCode.UNAVAILABLE
+    assert "file" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    """As in `retinad subscribe ... | head -1`."""
+
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with published(features(0)) as endpoint:
+        assert subscribe(endpoint=endpoint, timeout_s=5, output=Gone()) == ExitCode.OK
+
+
+def test_no_text_from_the_network_steers_the_terminal_or_leaves_the_folder() -> None:
+    status = make_record(decode(plain(StatusHeader(camera="cam1", state="\x1b[2J", reason="a\nb"))))
+    assert text_line(status) == "status  cam1  ?[2J  a?b  published 0  dropped 0  failed 0"
+    record = make_record(decode(features(0, instance="../../etc/x\n")))
+    assert isinstance(record, FeaturesRecord)
+    assert file_name(record) == "cam1-______etc_x_-0000-00000000.npz"
+
+
+def test_each_kind_reads_well() -> None:
+    status = StatusHeader(camera="cam1", state="backoff", reason="refused", next_try_s=1.25, fps=9.96)
+    hello = HelloHeader(
+        version="0.1",
+        models=(ModelHeader(name="tiny", weights="random:0"),),
+        cameras=(CameraHeader(name="cam1", state="running"),),
+    )
+    assert [text_line(make_record(decode(plain(each)))) for each in (status, hello)] == [
+        "status  cam1  backoff  refused  next try in 1.2 s  10.0 frames/s  published 0  dropped 0  failed 0",
+        "hello  retinad 0.1  model tiny random:0  cameras cam1 (running)",
+    ]
+
+
+def test_the_command_needs_the_base_install_only() -> None:
+    heavy = ("torch", "cv2", "anyio", "pydantic", "structlog", "prometheus_client")
+    code = f"import sys, retinad.daemon.subscribe; print([name for name in {heavy!r} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"[]\n"
