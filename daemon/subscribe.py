@@ -107,7 +107,7 @@ def _receive(subscriber: Subscriber, timeout_s: float | None) -> Record:
 
 
 def file_name(record: FeaturesRecord) -> str:
-    """The name of a record's file, with the service's start, the connection and the number, so that none is replaced."""
+    """The name of a record's file: start of the service, connection and number, so that none replaces another."""
     instance = re.sub(r"[^A-Za-z0-9_-]", "_", record.instance)[:16]
     return f"{record.camera}-{instance}-{record.stream_epoch:04d}-{record.seq:08d}.npz"
 

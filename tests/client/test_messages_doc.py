@@ -1,0 +1,53 @@
+"""What docs/messages.md promises to users of other languages is true: its reader runs, and it names every key."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinad.client.wire import (
+    EndHeader,
+    FeaturesHeader,
+    HelloHeader,
+    LatencyHeader,
+    ModelHeader,
+    StatusHeader,
+    TensorHeader,
+)
+
+if TYPE_CHECKING:
+    from .conftest import FakeService
+
+DOC = Path(__file__).parents[2] / "docs" / "messages.md"
+
+
+def test_the_plain_reader_reads(service: "FakeService") -> None:
+    code = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)[0]
+    assert "import retinad" not in code
+    code = code.replace("tcp://127.0.0.1:5555", service.endpoint)
+    with subprocess.Popen([sys.executable, "-uc", code], stdout=subprocess.PIPE, text=True) as reader:
+        try:
+            assert service.wait_for_subscriptions(1) == [b"features/"]
+            service.features("cam1", 5)
+            assert reader.stdout is not None
+            assert [reader.stdout.readline() for _ in range(2)] == [
+                "cam1 5 layer3/patch (2, 3)\n",
+                "cam1 5 file (6,)\n",
+            ]
+        finally:
+            reader.kill()
+
+
+@pytest.mark.parametrize("header", [FeaturesHeader, TensorHeader, ModelHeader, LatencyHeader])
+def test_every_key_of_a_record_is_explained(header: type) -> None:
+    text = DOC.read_text()
+    assert [field for field in header.__struct_fields__ if f"`{field}`" not in text] == []
+
+
+@pytest.mark.parametrize("header", [StatusHeader, EndHeader, HelloHeader])
+def test_the_keys_of_other_kinds_are_mentioned(header: type) -> None:
+    text = DOC.read_text()
+    assert [field for field in header.__struct_fields__ if field not in text] == []
