@@ -14,10 +14,11 @@ _FOLDER = Path(__file__).parent / "configs"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Warps of a program and stages of its software pipeline."""
+    """Warps of a program, stages of its software pipeline, and the most registers of a thread (None: no limit)."""
 
     num_warps: int
     num_stages: int
+    maxnreg: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +40,20 @@ class KdaConfig:
     scan: Launch
     maps: Launch
     chain: Launch
-    block_v: int
+    block_s: int  # columns of K that intra_kernel does at once
+    block_v: int  # columns of V of a scan
     chain_block_v: int
     costs: ScanCosts
 
     @classmethod
     def from_row(cls, row: dict[str, object]) -> "KdaConfig":
         """Read one JSON object; a missing or unknown key raises TypeError, a wrong kind of value ValueError."""
-        parts = {name: Launch(*_ints(row[name], 2)) for name in ("intra", "scan", "maps", "chain")}
-        block_v, chain_block_v = _ints([row["block_v"], row["chain_block_v"]], 2)
+        parts = {name: Launch(*_ints(row[name])) for name in ("intra", "scan", "maps", "chain")}
+        blocks = {name: row[name] for name in ("block_s", "block_v", "chain_block_v")}
         costs = row["costs"]
         if not isinstance(costs, dict):
             raise ValueError(f"costs: expected an object, got {costs!r}")
-        return cls(**parts, block_v=block_v, chain_block_v=chain_block_v, costs=ScanCosts(**costs))
+        return cls(**parts, **blocks, costs=ScanCosts(**costs))
 
 
 @cache
@@ -74,7 +76,7 @@ def _table(name: str) -> dict[str, dict[str, object]]:
     return rows
 
 
-def _ints(value: object, count: int) -> list[int]:
-    if not isinstance(value, list) or len(value) != count or not all(isinstance(x, int) for x in value):
-        raise ValueError(f"expected {count} integers, got {value!r}")
+def _ints(value: object) -> list[int]:
+    if not isinstance(value, list) or not all(isinstance(x, int) for x in value):
+        raise ValueError(f"expected a list of integers, got {value!r}")
     return value

@@ -69,7 +69,7 @@ def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int) -> Bloc
     else:  # the interpreter, which has no bfloat16 products
         capability, multiprocessors = (0, 0), 1
     config = kda_config(capability, bits, block_k)
-    tile_v = min(64, max(16, triton.next_power_of_2(V)))
+    tile_v = 64
     emulated = device.type != "cuda"
     dot = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}[dtype]
     return Blocks(
@@ -112,10 +112,10 @@ def _launch_intra(call: ChunkCall, blocks: Blocks, chunks: int, tiles: torch.Ten
         *rows, call.A_log, call.dt_bias, call.cu_seqlens, tiles, decay,
         shape.T, shape.N, shape.scale, call.lower_bound,
         *[x.stride(1) for x in rows],
-        shape.H, shape.HV, shape.K, shape.V, blocks.pad_v, call.chunk_size, blocks.block_k, blocks.tile_v,
-        call.use_gate, call.use_l2norm, call.beta_factor, bounded,
+        shape.H, shape.HV, shape.K, shape.V, blocks.pad_v, call.chunk_size, blocks.block_k, min(blocks.block_k, blocks.config.block_s),
+        blocks.tile_v, call.use_gate, call.use_l2norm, call.beta_factor, bounded,
         blocks.dot, blocks.precision, blocks.split,
-        num_warps=launch.num_warps, num_stages=launch.num_stages,
+        num_warps=launch.num_warps, num_stages=launch.num_stages, maxnreg=launch.maxnreg,
     )  # fmt: skip
 
 
@@ -132,14 +132,14 @@ def _launch_maps(
     map_kernel[(slots * shape.HV * (rows // block_r),)](
         tiles, decay, pieces, call.cu_seqlens, shape.T, shape.N, plan.piece_chunks,
         shape.HV, blocks.pad_v, call.chunk_size, blocks.block_k, block_r, blocks.dot, blocks.precision,
-        num_warps=config.maps.num_warps, num_stages=config.maps.num_stages,
+        num_warps=config.maps.num_warps, num_stages=config.maps.num_stages, maxnreg=config.maps.maxnreg,
     )  # fmt: skip
     chain_block_v = min(config.chain_block_v, blocks.tile_v)
     chain_kernel[(shape.N * shape.HV * (blocks.pad_v // chain_block_v),)](
         pieces, call.initial_state, call.cu_seqlens, shape.T, shape.N, plan.piece_chunks,
         shape.HV, shape.K, shape.V, blocks.pad_v, call.chunk_size, blocks.block_k, chain_block_v,
         call.state_v_first, blocks.chain_precision,
-        num_warps=config.chain.num_warps, num_stages=config.chain.num_stages,
+        num_warps=config.chain.num_warps, num_stages=config.chain.num_stages, maxnreg=config.chain.maxnreg,
     )  # fmt: skip
     return pieces
 
@@ -155,7 +155,7 @@ def _launch_scan(
         shape.T, shape.N, WHOLE if plan is None else plan.piece_chunks,
         shape.HV, shape.K, shape.V, blocks.pad_v, call.chunk_size, blocks.block_k, blocks.block_v,
         call.state_v_first, blocks.dot, blocks.precision,
-        num_warps=launch.num_warps, num_stages=launch.num_stages,
+        num_warps=launch.num_warps, num_stages=launch.num_stages, maxnreg=launch.maxnreg,
     )  # fmt: skip
 
 
