@@ -176,8 +176,8 @@ def test_c15_state_layouts(implementation: Implementation, dtype: torch.dtype, d
     turned = call.using(initial_state=call.options["initial_state"].mT.contiguous(), state_v_first=True)
     o_turned, state_turned = turned.run(implementation)
     assert_matches(call, implementation)
-    assert_close(o_turned, o, 1e-6)
-    assert_close(state_turned.mT, state, 1e-6)
+    assert_close(o_turned, o, implementation.tolerance[dtype])
+    assert_close(state_turned.mT, state, implementation.tolerance[dtype])
     with pytest.raises(ValueError, match=r"initial_state: expected shape \[N, HV, V, K\] = \[1, 1, 16, 32\], got"):
         call.using(state_v_first=True).run(implementation)
 
@@ -259,16 +259,19 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("varlen", [False, True])
 def test_c21_new_lengths_compile_nothing(device: torch.device, compilations: list[str], varlen: bool) -> None:
+    longest = make_call(40_000, H=2, K=64, V=64, N=2 if varlen else 1, raw=True, dtype=BFLOAT16, device=device)
+    x, weight = torch.zeros(1, 40_000, 192, device=device), torch.zeros(192, 1, 4, device=device)
+
     def run(T: int) -> None:
-        call = make_call(T, H=2, K=64, V=64, N=2 if varlen else 1, raw=True, dtype=BFLOAT16, device=device)
+        call = longest.between(0, T)
         if varlen:
             call = call.using(cu_seqlens=torch.tensor([0, T // 3, T], device=device))
         for implementation in KERNELS:
             call.run(implementation)
-        x = torch.zeros(1, T, 192, dtype=BFLOAT16, device=device)
-        short_convolution(x, torch.zeros(192, 1, 4, dtype=BFLOAT16, device=device), output_final_state=True)
+        short_convolution(x[:, :T], weight, output_final_state=True)
 
     lengths = torch.randint(1, 40_000, (200,), generator=torch.Generator().manual_seed(5)).tolist()
     for T in (1, 2, 16, 17, 64, 100, 1005, 1008, 5000, 20_000, 39_999):

@@ -11,7 +11,7 @@ from retinad.kernels.kda.conv import short_convolution, short_convolution_refere
 
 from .oracle import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, GuardedEmpty, assert_close, guarded, sliced
 
-TOLERANCE = {FLOAT32: 1e-6, BFLOAT16: 4e-3, FLOAT16: 1e-3}
+TOLERANCE = {FLOAT32: 2e-6, BFLOAT16: 4e-3, FLOAT16: 1e-3}
 
 
 def inputs(
@@ -73,7 +73,7 @@ def test_sequences_of_a_batch_equal_each_alone(device: torch.device, index: torc
     batch = {"cu_seqlens": torch.tensor(cuts, dtype=index, device=device), "initial_state": state}
     y, final = short_convolution(x, weight, output_final_state=True, **batch)
     y_want, final_want = short_convolution_reference(x, weight, **batch)
-    assert_close(y, y_want, 1e-6)
+    assert_close(y, y_want, TOLERANCE[FLOAT32])
     assert torch.equal(final, final_want)
     for n, (first, end) in enumerate(pairwise(cuts)):
         alone = short_convolution(x[:, first:end], weight, initial_state=state[n : n + 1], output_final_state=True)
@@ -101,7 +101,7 @@ def test_outputs_are_written_whole_and_nothing_beside_them(
     y, final = short_convolution(x, weight, initial_state=state, output_final_state=True)
     monkeypatch.undo()
     memory.assert_bands_are_whole()
-    assert_close(y, by_pytorch(x, weight, state), 1e-6)
+    assert_close(y, by_pytorch(x, weight, state), TOLERANCE[FLOAT32])
     assert torch.equal(final, x[:, -3:])
 
 
@@ -116,7 +116,7 @@ def test_pool_in_place(device: torch.device, monkeypatch: pytest.MonkeyPatch, tr
     slots = torch.tensor([4, -1, 2], device=device)
     y, states = short_convolution(x, weight, initial_state=pool, state_indices=slots, inplace_final_state=True)
     assert states is pool
-    assert_close(y[[0, 2]], by_pytorch(x[[0, 2]], weight, kept[[4, 2]]), 1e-6)
+    assert_close(y[[0, 2]], by_pytorch(x[[0, 2]], weight, kept[[4, 2]]), TOLERANCE[FLOAT32])
     assert (y[1] == 0).all()
     assert torch.equal(pool[[4, 2]], torch.cat([kept[[4, 2], 2:], x[[0, 2]]], 1))
     assert torch.equal(pool[[0, 1, 3]], kept[[0, 1, 3]])

@@ -160,8 +160,8 @@ def test_pytorch_does_the_same(
     o, states = call.run(FUSED)
     monkeypatch.setattr(recurrent, "runs_triton", lambda device: False)
     o_want, states_want = other.run(FUSED)
-    assert_close(o, o_want, 1e-6)
-    assert_close(states, states_want, 1e-6)
+    assert_close(o, o_want, FUSED.tolerance[FLOAT32])
+    assert_close(states, states_want, FUSED.tolerance[FLOAT32])
 
 
 def test_wrong_writing_is_refused(device: torch.device) -> None:
