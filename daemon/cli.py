@@ -121,31 +121,44 @@ def subscribe(
     endpoint: Annotated[str, typer.Argument(help="Where the service publishes, such as tcp://127.0.0.1:5555.")],
     camera: Annotated[list[str] | None, typer.Option(help="This camera only; may be given several times.")] = None,
     kind: Annotated[
-        list[str] | None, typer.Option(help="This kind of message only; may be given several times.")
+        list[str] | None,
+        typer.Option(help="features, status, end or hello; may be given several times. Else features and end."),
     ] = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each record's tensors to a .npz file.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")] = None,
-    timeout: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds without a message.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Exit with 69 after so many seconds without a message.")
+    ] = None,
     latest: Annotated[bool, typer.Option("--latest", help="Skip to the newest record when behind.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    client_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="This client's secret key, for a service that encrypts.")
+    ] = None,
+    server_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The public key of a service that encrypts.")
+    ] = None,
 ) -> None:
     """Print one line for each message that a service publishes."""
+    from retinad.client import CurveKeys
+
     from .subscribe import subscribe as run_subscriber
 
-    raise typer.Exit(
-        run_subscriber(
-            endpoint=endpoint,
-            cameras=tuple(camera or ()),
-            kinds=tuple(kind or ()),
-            save=save,
-            count=count,
-            timeout_s=timeout,
-            latest=latest,
-            as_json=as_json,
-        )
+    if (client_key is None) != (server_key is None):
+        raise typer.BadParameter("--client-key and --server-key belong together")
+    code = run_subscriber(
+        endpoint=endpoint,
+        cameras=tuple(camera or ()),
+        kinds=tuple(kind or ()),
+        save=save,
+        count=count,
+        timeout_s=timeout,
+        latest=latest,
+        as_json=as_json,
+        curve=CurveKeys(client_key, server_key) if client_key and server_key else None,
     )
+    raise typer.Exit(code)
 
 
 def schema() -> None:
