@@ -1,4 +1,4 @@
-"""What the pipeline's parts are told, as frozen values. The daemon checks the config file and fills these in, fully resolved."""
+"""What the pipeline's parts are told, as frozen values. The daemon checks the config file and fills them in."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,7 +30,7 @@ class ResizeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetentionConfig:
-    """Which tokens stay when their frame leaves the window. The defaults are what the released checkpoints were trained with.
+    """Which tokens stay when their frame leaves the window; by default, what the released checkpoints expect.
 
     Attributes:
         cross_frame_special: whether an evicted frame leaves its special tokens behind.
