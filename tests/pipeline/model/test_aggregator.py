@@ -119,3 +119,13 @@ def test_an_impossible_network_is_refused() -> None:
         Aggregator(NetworkConfig(channels=30, heads=4, patch_embed="conv"), torch.float32)
     with pytest.raises(ValueError, match="has 384 channels"):
         make_patch_embed(NetworkConfig(channels=1024, patch_embed="dinov2_vits14_reg"), torch.float32)
+
+
+def test_norms_have_the_references_eps() -> None:
+    """A wrong eps of the query and key norms moves outputs by 1.3e-6, less than the golden files' tolerance."""
+    with torch.device("meta"):
+        whole = Aggregator(NetworkConfig(384, 6, 1, patch_embed="dinov2_vits14_reg"), torch.float32)
+    eps = {name: norm.eps for name, norm in whole.named_modules() if isinstance(norm, torch.nn.LayerNorm)}
+    assert {value for name, value in eps.items() if name.startswith("patch_embed.")} == {1e-6}
+    assert {value for name, value in eps.items() if not name.startswith("patch_embed.")} == {1e-5}
+    assert sum(name.endswith(("q_norm", "k_norm")) for name in eps) == 4
