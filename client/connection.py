@@ -21,6 +21,8 @@ SETTLE_S = 0.002
 """How long the newest record waits for one newer still if the queue was full; a full queue refills faster."""
 RETRY_S = 1.0
 """Interval of new attempts after the service refused the connection."""
+SILENCE_S = 15.0
+"""After so long without any message, or three of the service's heartbeats, the link counts as dead: connect anew."""
 
 _MONITOR_ENDPOINT = "inproc://monitor"
 _Socket = zmq.Socket[bytes]
@@ -77,6 +79,8 @@ class Connection:
         self._connected = False
         self._refused = False
         self._retry_at_s = 0.0
+        self._heard_at_s = time.monotonic()
+        self._silent_for_s = SILENCE_S
         self._context = zmq.Context(io_threads=1)
         try:
             self._monitor = self._context.socket(zmq.PAIR)
@@ -104,8 +108,9 @@ class Connection:
         if self._pending:
             return SETTLE_S
         self._take_events()
-        if self._refused and time.monotonic() >= self._retry_at_s:
-            self._connect_anew()
+        now_s = time.monotonic()
+        if (self._refused and now_s >= self._retry_at_s) or now_s >= self._heard_at_s + self._silent_for_s:
+            self._connect_anew(now_s)
         return min(left_s, RETRY_S)
 
     def silence(self, timeout_s: float) -> str:
@@ -141,12 +146,14 @@ class Connection:
         except zmq.ZMQError as exc:
             raise ValueError(f"cannot connect to {subscription.endpoint!r}: {exc.strerror}") from exc
 
-    def _connect_anew(self) -> None:
-        # libzmq gives up for good once a handshake is refused, but the key may be put on the list later.
+    def _connect_anew(self, now_s: float) -> None:
+        # libzmq gives up for good once a handshake is refused, though the key may be put on the list later; and it does
+        # not notice a link that is dead in the middle.
         with suppress(zmq.ZMQError):
             self.socket.disconnect(self._subscription.endpoint)
         self.socket.connect(self._subscription.endpoint)
-        self._retry_at_s = time.monotonic() + RETRY_S
+        self._retry_at_s = now_s + RETRY_S
+        self._heard_at_s = now_s
 
     def _received(self) -> Iterator[tuple[Message, tuple[Gap, ...]]]:
         for _ in range(BURST):
@@ -154,8 +161,10 @@ class Connection:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
+            self._heard_at_s = time.monotonic()
             message = decode([frame.buffer for frame in frames])
             if isinstance(message.header, HelloHeader):
+                self._silent_for_s = max(SILENCE_S, 3 * message.header.heartbeat_s)
                 self._cameras_told = tuple(camera.name for camera in message.header.cameras)
             if self._is_wanted(message):
                 yield message, self._gaps(message)
@@ -216,9 +225,13 @@ def _set_options(socket: _Socket, receive_hwm: int, *, ipv6: bool) -> None:
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
     socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4000)
+    # No ZMTP heartbeats at this end: while the queue is full libzmq does not read, and a heartbeat's timer that fires
+    # then aborts the process (libzmq issues 3937, 4364 and 4767, all open; seen with 4.3.5 when a service died while a
+    # subscriber was slow). `hello`, which every service repeats, tells instead whether the link is alive.
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 5)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 2)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, 3)
     socket.setsockopt(zmq.IPV6, int(ipv6))
 
 

@@ -171,6 +171,9 @@ class _AuthorizedKeys:
 
 def _set_options(socket: _Socket, send_hwm: int) -> None:
     socket.setsockopt(zmq.SNDHWM, send_hwm)
+    # No limit on waiting subscriptions: where libzmq stops reading from a peer, and the peer then dies, its heartbeat
+    # aborts the process (libzmq issues 4364 and 4767, both open; seen with 4.3.5).
+    socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.LINGER, LINGER_MS)
     socket.setsockopt(zmq.MAXMSGSIZE, INBOUND_BYTES)
     # Every subscription is passed on, so that each new subscriber gets a `hello` at once. XPUB_WELCOME_MSG would send
@@ -178,9 +181,9 @@ def _set_options(socket: _Socket, send_hwm: int) -> None:
     socket.setsockopt(zmq.XPUB_VERBOSE, 1)
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     # A subscriber that is stopped or never reads answers no heartbeat: it is dropped, and its queue freed, after 4-6 s.
+    # No HEARTBEAT_TTL: it would set a timer at the subscriber's end, with the fault told of in `client/connection.py`.
     socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4000)
-    socket.setsockopt(zmq.HEARTBEAT_TTL, 10_000)  # subscribers without heartbeats of their own see a dead link too
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 60)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 10)

@@ -217,6 +217,46 @@ def test_a_restart_of_the_service_is_told(tmp_path: Path, open_service: "Opener"
     assert record.gaps == (Gap(GapKind.RESTART, "cam1", 1), Gap(GapKind.WIRE_LOSS, "cam1", 4))
 
 
+SLOW = """
+import sys, time
+from retinad.client import Subscriber
+with Subscriber(sys.argv[1], timeout_s=5) as subscriber:
+    subscriber.receive()
+    print(flush=True)
+    time.sleep(3)
+    for _ in range(8):
+        subscriber.receive()
+"""
+
+
+def test_a_slow_subscriber_outlives_its_service(tmp_path: Path, open_service: "Opener") -> None:
+    """With heartbeats at its end, libzmq 4.3.5 aborts a subscriber whose queue is full when the service dies."""
+    endpoint = f"ipc://{tmp_path}/s"
+    with subprocess.Popen([sys.executable, "-c", SLOW, endpoint], stdout=subprocess.PIPE) as slow:
+        with open_service(endpoint) as service:
+            service.wait_for_subscriptions(2)
+            for seq in range(2000):
+                service.features("cam1", seq)
+            assert slow.stdout is not None
+            slow.stdout.readline()
+            time.sleep(0.2)
+        assert slow.wait(20) == 0
+
+
+def test_a_link_that_is_dead_in_the_middle_is_made_anew(
+    service: "FakeService", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cable pulled out sends no farewell: that not even `hello` comes any more is the only sign."""
+    monkeypatch.setattr("retinad.client.connection.SILENCE_S", 0.3)
+    monkeypatch.setattr("retinad.client.connection.RETRY_S", 0.1)
+    with Subscriber(service.endpoint) as subscriber, ThreadPoolExecutor() as pool:
+        service.wait_for_subscriptions(2)
+        waiting = pool.submit(receive_features, subscriber)
+        service.wait_for_subscriptions(2)
+        service.features("cam1", 0)
+        assert waiting.result().seq == 0
+
+
 def test_what_cannot_be_subscribed_to_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot connect to 'nonsense'"):
         Subscriber("nonsense")
