@@ -18,6 +18,7 @@ class SourceFault(StrEnum):
     """Why a source failed, in the words that status messages and logs use."""
 
     REFUSED = "refused"
+    CLOSED = "closed"
     TIMEOUT = "timeout"
     AUTH = "auth"
     NOT_FOUND = "not_found"

@@ -84,7 +84,7 @@ class VideoReader:
                 raise SourceError(SourceFault.STALLED, f"{self._name} sent nothing for {waited_s:.0f} s")
         if self.info.finite:
             return None
-        raise SourceError(SourceFault.REFUSED, f"{self._name} closed the stream")
+        raise SourceError(SourceFault.CLOSED, f"{self._name} closed the stream")
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`."""

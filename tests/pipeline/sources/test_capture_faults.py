@@ -37,7 +37,7 @@ Serve = Callable[[Handler], FakeServer]
         ("https", garbage, SourceFault.TLS),
         ("rtsp", silent, SourceFault.TIMEOUT),
         ("http", silent, SourceFault.TIMEOUT),
-        ("http", mjpeg(50, 3), SourceFault.REFUSED),
+        ("http", mjpeg(50, 3), SourceFault.CLOSED),
         ("http", mjpeg(50, 3, stall=True), SourceFault.STALLED),
     ],
 )
