@@ -87,6 +87,11 @@ class PublishSocket:
             self._access.bind(ZAP_ENDPOINT)
         self._monitor = _open_monitor(context, self._data)
 
+    @property
+    def keys_error(self) -> str | None:
+        """Why the list of authorised keys could not be read again when it was last asked for."""
+        return self._keys.error if self._keys else None
+
     def bind(self, endpoints: tuple[str, ...]) -> None:
         """Bind everywhere, or raise `PublishError`."""
         self.endpoints = tuple(_bind(self._data, endpoint) for endpoint in endpoints)
@@ -145,18 +150,26 @@ class PublishSocket:
 
 
 class _AuthorizedKeys:
-    """The public keys in a folder, read again when a file comes or goes."""
+    """The public keys in a folder, read again when a file comes or goes.
+
+    A folder that cannot be read is an error at the start only; later the keys read last hold, and `error` says why.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self.error: str | None = None
         self._folder = folder
         self._read_at_ns = self._changed_at_ns()
         self._keys = self._read()
 
     def current(self) -> frozenset[bytes]:
-        changed_at_ns = self._changed_at_ns()
-        if changed_at_ns != self._read_at_ns:
-            self._keys = self._read()
-            self._read_at_ns = changed_at_ns
+        try:
+            changed_at_ns = self._changed_at_ns()
+            if changed_at_ns != self._read_at_ns:
+                self._keys = self._read()
+                self._read_at_ns = changed_at_ns
+            self.error = None
+        except PublishError as exc:
+            self.error = str(exc)
         return self._keys
 
     def _changed_at_ns(self) -> int:

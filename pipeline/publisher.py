@@ -50,6 +50,7 @@ class PublisherStatistics:
         disconnected_total: those of them that are gone.
         handshake_failures: connections that failed their handshake.
         unauthorized: CURVE clients turned away since their key is not in the list.
+        keys_error: why the authorised keys could not be read again at the last handshake; those read last still hold.
         subscriptions_total: subscriptions received.
         send_hwm: messages kept for one slow subscriber at most.
     """
@@ -62,6 +63,7 @@ class PublisherStatistics:
     disconnected_total: int = 0
     handshake_failures: int = 0
     unauthorized: int = 0
+    keys_error: str | None = None
     subscriptions_total: int = 0
     send_hwm: int = 0
 
@@ -227,6 +229,7 @@ class Publisher:
             disconnected_total=socket.disconnected,
             handshake_failures=socket.handshake_failures,
             unauthorized=socket.unauthorized,
+            keys_error=socket.keys_error,
             subscriptions_total=self._subscriptions,
             send_hwm=self._send_hwm,
         )

@@ -527,6 +527,20 @@ def test_a_key_added_or_removed_counts_from_the_next_connection_on(keys: Keys) -
             subscriber.receive(0.3)
 
 
+def test_a_list_that_becomes_unreadable_still_holds_and_is_told(keys: Keys) -> None:
+    publisher = make_publisher(curve=keys.config())
+    client = keys.client("robot", authorized=True)
+    with polled_elsewhere(publisher):
+        (keys.authorized / "broken.key").write_text("half a k")
+        with Subscriber(publisher.endpoints[0], curve=client) as subscriber:
+            assert subscriber.receive(5).camera == "cam1"
+        assert "broken.key" in (publisher.statistics().keys_error or "")
+        (keys.authorized / "broken.key").unlink()
+        with Subscriber(publisher.endpoints[0], curve=client) as subscriber:
+            assert subscriber.receive(5).camera == "cam1"
+        assert publisher.statistics().keys_error is None
+
+
 def test_keys_that_cannot_be_read_are_named_and_never_shown(keys: Keys, tmp_path: Path) -> None:
     secret = zmq.auth.load_certificate(keys.server_secret)[1]
     assert secret is not None
