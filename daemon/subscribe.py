@@ -160,16 +160,14 @@ def _words(record: Record) -> list[str]:
 
 def _features_words(record: FeaturesRecord) -> list[str]:
     latency = record.latency_us
+    layouts = [record.tensors.layout(name) for name in record.tensors]
     total_ms = (latency.queue + latency.preprocess + latency.model + latency.publish) / 1000
     return [
         record.camera,
         f"seq {record.seq}",
         f"{record.source_size[0]}x{record.source_size[1]}",
         f"{total_ms:.1f} ms",
-        " ".join(
-            f"{name} {layout.dtype}[{','.join(map(str, layout.shape))}]"
-            for name, layout in ((name, record.tensors.layout(name)) for name in record.tensors)
-        ),
+        f"{len(layouts)} tensors, {sum(layout.nbytes for layout in layouts) / 1e6:.3f} MB",
         *record.flags,
     ]
 
