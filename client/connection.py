@@ -17,7 +17,7 @@ from .wire import EndHeader, FeaturesHeader, HelloHeader, Kind, Message, decode,
 MAX_PART_BYTES = 1 << 30
 BURST = 1000
 """Messages taken in one call at most: a service that is faster than its subscriber must not hold it for ever."""
-SETTLE_S = 0.002
+SETTLE_S = 0.005
 """How long the newest record waits for one newer still if the queue was full; a full queue refills faster."""
 RETRY_S = 1.0
 """Interval of new attempts after the service refused the connection."""
@@ -98,8 +98,8 @@ class Connection:
         """
         if not self._subscription.latest_only:
             return next((make_record(message, gaps) for message, gaps in self._received()), None)
-        if self._take_latest() >= self._subscription.receive_hwm and self._superseded < BURST:
-            return None  # the queue was full, so that newer messages are still on their way into it
+        if self._take_latest() and self._subscription.receive_hwm <= self._superseded < BURST:
+            return None  # the queue was full: newer messages are on their way into it until none comes for a while
         self._superseded = 0
         return make_record(*self._pending.pop(next(iter(self._pending)))) if self._pending else None
 

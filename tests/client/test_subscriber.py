@@ -165,14 +165,14 @@ def test_a_service_without_hello_is_doubted(service: "FakeService") -> None:
 def test_latest_only_gives_the_newest_of_each_camera_with_all_gaps(service: "FakeService") -> None:
     with Subscriber(service.endpoint, latest_only=True) as subscriber:
         service.wait_for_subscriptions(2)
-        for seq in (0, 1, 2, 5, 6, 9):
+        for seq in (0, 5, 9):
             service.features("cam1", seq)
             service.features("cam2", seq, source_seq=2 * seq)
         time.sleep(0.3)
         first, second = receive_features(subscriber), receive_features(subscriber)
         assert [(record.camera, record.seq) for record in (first, second)] == [("cam1", 9), ("cam2", 9)]
-        assert first.gaps == (Gap(GapKind.WIRE_LOSS, "cam1", 4),)
-        assert set(second.gaps) == {Gap(GapKind.SOURCE_DROP, "cam2", 9), Gap(GapKind.WIRE_LOSS, "cam2", 4)}
+        assert first.gaps == (Gap(GapKind.WIRE_LOSS, "cam1", 7),)
+        assert set(second.gaps) == {Gap(GapKind.SOURCE_DROP, "cam2", 9), Gap(GapKind.WIRE_LOSS, "cam2", 7)}
         with pytest.raises(TimeoutError):
             subscriber.receive(0.05)
 
@@ -184,7 +184,10 @@ def test_latest_only_does_not_stop_where_its_small_queue_ends(service: "FakeServ
         for seq in range(300):
             service.features("cam1", seq)
         time.sleep(0.2)
-        assert receive_features(subscriber).seq == 299
+        received = [receive_features(subscriber).seq]
+        while received[-1] < 299:
+            received.append(receive_features(subscriber).seq)
+        assert len(received) <= 3  # one, unless the machine is so busy that libzmq's own thread falls behind
 
 
 def test_a_bad_message_raises_and_the_next_one_is_read(service: "FakeService") -> None:
