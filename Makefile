@@ -11,7 +11,7 @@ SOURCES := $(shell find daemon pipeline kernels client -name '*.py' | sort)
 # A new, moved or deleted file changes the stamp, since the installed link tree must follow.
 STATE := $(shell { echo $(SOURCES) $(EXTRAS); cat pyproject.toml constraints.txt; } | cksum | cut -d' ' -f1)
 # Not compiled ahead: that would add 180 MB of bytecode, most of it never used.
-INSTALL := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation
+INSTALL := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation
 
 .PHONY: run test check lint types unit bench soak install clean
 

@@ -36,7 +36,14 @@ async def beat(publisher: Publisher, worker: Worker[Engine], notifier: Notifier,
         await anyio.sleep(lag.interval_s)
 
 
-async def report(cameras: Cameras, announcer: Announcer, notifier: Notifier, lag: LoopLag, interval_s: float) -> None:
+async def report(
+    cameras: Cameras,
+    announcer: Announcer,
+    publisher: Publisher,
+    notifier: Notifier,
+    lag: LoopLag,
+    interval_s: float,
+) -> None:
     """Publish every camera's status, log the frame rate, and show it in `systemctl status`, every `interval_s`."""
     rate = FrameRate()
     while True:
@@ -47,13 +54,17 @@ async def report(cameras: Cameras, announcer: Announcer, notifier: Notifier, lag
         frames_per_s = rate.update(sum(camera.counters.published for camera in reports))
         running = sum(camera.status.state is CameraState.RUNNING for camera in reports)
         notifier.status(f"{running} of {len(reports)} cameras running, {frames_per_s:.1f} frames/s")
+        statistics = publisher.statistics()
         _log.info(
             "running",
             frames_per_s=round(frames_per_s, 1),
             cameras=f"{running}/{len(reports)}",
             **_totals(reports),
+            peers=statistics.peers,
             loop_lag_ms=lag.worst_ms,
         )
+        if statistics.keys_error is not None:
+            _log.error("the authorised keys cannot be read; those read last still hold", problem=statistics.keys_error)
         lag.reset()
 
 

@@ -135,6 +135,7 @@ class _Service:
             model=ModelHeader(name=self._config.model.name, weights="loading"),
             largest_message_bytes=largest_record_bytes(self._config.model),
             describe=description,
+            burst_messages=max(len(self._config.cameras), self._config.model.max_batch),
         ) as publisher:
             async with AsyncExitStack() as resources:
                 worker = await self._load_model(resources)
@@ -163,8 +164,9 @@ class _Service:
             description.models, description.cameras = (publisher.model,), lambda: cameras.reports
             tasks.start_soon(pump, self._queues, worker, delivery, self._config.model.max_batch, name="pump")
             tasks.start_soon(beat, publisher, worker, self._notifier, self._lag, name="beat")
+            heartbeat_s = self._config.publish.heartbeat_s
             tasks.start_soon(
-                report, cameras, announcer, self._notifier, self._lag, self._config.publish.heartbeat_s, name="report"
+                report, cameras, announcer, publisher, self._notifier, self._lag, heartbeat_s, name="report"
             )
             self._log_start(model, publisher)
             self._notifier.ready()
