@@ -55,6 +55,8 @@ class StreamConfig:
         history_frames: evicted frames whose special tokens are attended to, the most recent ones; 0 for none. It bounds
             a stream's memory and cost.
         retention: which tokens stay when their frame leaves the window.
+        epoch_frames: after so many frames in the memory it is made anew from the stream's last `scale_frames` frames;
+            0 for never. More than `scale_frames`.
     """
 
     scale_frames: int = 8
@@ -62,12 +64,17 @@ class StreamConfig:
     keyframe_interval: int = 1
     history_frames: int = 1024
     retention: RetentionConfig = RetentionConfig()
+    epoch_frames: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (("scale_frames", 1), ("window", 1), ("keyframe_interval", 1), ("history_frames", 0)):
             value: int = getattr(self, name)
             if value < least:
                 raise ValueError(f"{name} is at least {least}, got {value}")
+        if self.epoch_frames and self.epoch_frames <= self.scale_frames:
+            raise ValueError(
+                f"epoch_frames is 0 or more than scale_frames = {self.scale_frames}, got {self.epoch_frames}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +122,7 @@ class NetworkConfig:
     Attributes:
         channels: C, a multiple of heads.
         heads: H; channels / heads is the head dimension.
-        depth: number of pairs of a frame block and a global block.
+        depth: number of pairs of a frame block and a global block; with 0 the network is its patch embedding alone.
         mlp_ratio: hidden channels of an MLP over C.
         patch_size: pixels along a side of a patch.
         patch_embed: the patch embedding.
@@ -158,13 +165,17 @@ class ModelConfig:
         name: the preset's name, published with every record.
         network: the shape.
         image_width: width in pixels that pictures are fitted to, a multiple of the patch size.
-        checkpoint: weights, or None for random ones.
+        checkpoint: the network's weights, or None for random ones.
         seed: seed of random weights.
         device: `cpu` or `cuda:<n>`.
         dtype: number format that blocks compute in.
-        attention: attention backend.
+        attention: attention backend; `auto` is the fastest that can run, chosen when the model is loaded. `paged` is
+            the slow reference of the page tables that `flashinfer` reads.
         output: which features are published.
         max_batch: frames in one step at most.
+        max_streams: streams open at once at most.
+        backbone_checkpoint: DINOv2's own released weights for the patch embedding; what else the network has is random.
+            None where `checkpoint` is given.
     """
 
     name: str = "lingbot-map"
@@ -174,9 +185,26 @@ class ModelConfig:
     seed: int = 0
     device: str = "cpu"
     dtype: DType = "float32"
-    attention: Literal["dense"] = "dense"
+    attention: Literal["auto", "dense", "paged", "flashinfer"] = "dense"
     output: OutputConfig = OutputConfig()
     max_batch: int = 8
+    max_streams: int = 64
+    backbone_checkpoint: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.checkpoint is not None and self.backbone_checkpoint is not None:
+            raise ValueError("checkpoint holds the patch embedding too: give it or backbone_checkpoint, not both")
+
+    @property
+    def random_weights(self) -> bool:
+        """Whether any of the network's weights are random."""
+        alone = self.backbone_checkpoint is not None and self.network.depth == 0
+        return self.checkpoint is None and not alone
+
+    @property
+    def memory_layers(self) -> int:
+        """Global blocks that run, each of which keeps a memory."""
+        return min(self.output.layers[-1] + 1, self.network.depth)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,16 @@ from typing import Self
 import numpy as np
 import torch
 
+from .admission import check_admission, memory_limit
+from .cache.choose import choose_backend
+from .cache.pool import Pool, PoolShape
 from .config import ModelConfig, ResizeMode, StreamConfig
 from .engine_report import EngineStatistics, ModelDescription, StreamStatistics, stream_statistics
-from .errors import DeviceError
+from .errors import DeviceError, ModelError
 from .forward import Batch, Forward, Segment, batches
 from .frames import Features, Flag, Frame, FrameFailure, FrameStamp, Size
 from .model.checkpoint import load_model
-from .model.devices import is_device_failure
+from .model.devices import is_device_failure, torch_dtype
 from .preprocess import Fit, fit, preprocess
 from .stream import Stream
 
@@ -38,17 +41,23 @@ class Engine:
     def __init__(self, config: ModelConfig) -> None:
         _check(config)
         model, weights = load_model(config)
+        self._device = torch.device(config.device)
+        heads, channels = config.network.heads, config.network.channels
+        shape = PoolShape(config.memory_layers, heads, channels // heads, torch_dtype(config.dtype), self._device)
+        self._pool = Pool(shape, memory_limit(self._device))
+        attention = choose_backend(config)
         self.description = ModelDescription(
             name=config.name,
             weights=weights,
             mixers=("softmax",) * config.network.depth,
             device=config.device,
             dtype=config.dtype,
+            attention=attention.name,
+            attention_reason=attention.reason,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
         )
         self._config = config
-        self._device = torch.device(config.device)
-        self._forward = Forward(model, config)
+        self._forward = Forward(model, config, self._pool, attention.backend)
         self._streams: dict[str, Stream] = {}
         self._counts = EngineStatistics()
 
@@ -60,25 +69,30 @@ class Engine:
 
     def close(self) -> None:
         """Drop all streams. Idempotent."""
-        self._streams.clear()
+        for camera in list(self._streams):
+            self.close_stream(camera)
 
     def statistics(self) -> EngineStatistics:
         """Counts and memory; takes no time worth speaking of."""
         return replace(self._counts, streams=tuple(stream_statistics(stream) for stream in self._streams.values()))
 
     def open_stream(self, camera: str, stream: StreamConfig, resize: ResizeMode) -> None:
-        """Begin a stream. Its memory is allocated at its first step.
+        """Begin a stream. Its memory is allocated at its first step, which shows how large its pictures are.
 
         Raises:
+            AdmissionError: `max_streams` are open.
             ValueError: the camera has a stream already.
         """
         if camera in self._streams:
             raise ValueError(f"camera {camera!r} already has a stream")
+        check_admission(camera, stream, len(self._streams), self._config, self._pool)
         self._streams[camera] = Stream(camera, stream, resize)
 
     def close_stream(self, camera: str) -> None:
         """Drop a stream with its memory. Call `flush` first: frames that still wait give nothing. Idempotent."""
-        self._streams.pop(camera, None)
+        stream = self._streams.pop(camera, None)
+        if stream is not None:
+            stream.free()
 
     @torch.inference_mode()
     def flush(self, camera: str) -> list[Outcome]:
@@ -99,7 +113,8 @@ class Engine:
 
         Pictures that have the same size in the model run in one forward, whatever the age of their streams, at most
         `max_batch` frames at a time (a stream's first block stays whole). A frame cannot be used (too thin, wrong
-        shape, no stream): it fails alone. A forward fails: its frames fail, its streams start anew. A frame gives
+        shape, no stream): it fails alone. There is no room for a stream's memory: its frames fail, and it tries again
+        with the next. A forward fails: its frames fail, its streams start anew. A frame gives
         non-finite numbers: they are given, flagged, and its stream starts anew. A frame has another size, or comes
         from a source that was opened anew: its stream starts anew, and frames that still waited are run before.
 
@@ -118,9 +133,7 @@ class Engine:
         for frame in frames:
             outcomes += self._admit(frame, started_ns)
         ready = (self._streams[frame.stamp.camera] for frame in frames if self._is_ready(frame.stamp.camera))
-        for batch in batches([Segment(stream, stream.take()) for stream in ready], self._config.max_batch):
-            outcomes += self._run(batch, started_ns)
-        return outcomes
+        return outcomes + self._run_all([Segment(stream, stream.take()) for stream in ready], started_ns)
 
     @torch.inference_mode()
     def warm_up(self, sizes: Sequence[Size]) -> None:
@@ -148,11 +161,15 @@ class Engine:
         try:
             for _ in range(2):
                 stream.add(stamp, preprocess(blank, how, self._device), how, preprocess_us=0)
-                self._forward.run((Segment(stream, stream.take()),), started_ns=0)
+                segment = Segment(stream, stream.take())
+                self._forward.prepare(segment)
+                self._forward.run((segment,), started_ns=0)
         except RuntimeError as error:
             if is_device_failure(error):
                 raise DeviceError(f"{self._config.device} failed: {error}") from error
             raise
+        finally:
+            stream.free()
 
     def _admit(self, frame: Frame, started_ns: int) -> list[Outcome]:
         # Lets the frame wait in its stream. Gives its own failure, or what waited before it and cannot wait for more.
@@ -181,12 +198,27 @@ class Engine:
         return fit(size, mode, self._config.image_width, self._config.network.patch_size)
 
     def _release(self, stream: Stream, started_ns: int) -> list[Outcome]:
-        return self._run((Segment(stream, stream.take()),), started_ns) if stream.waiting else []
+        return self._run_all([Segment(stream, stream.take())], started_ns) if stream.waiting else []
+
+    def _run_all(self, segments: Sequence[Segment], started_ns: int) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        prepared: list[Segment] = []
+        for segment in segments:
+            try:
+                self._forward.prepare(segment)
+            except (ModelError, RuntimeError) as error:
+                segment.stream.restart()
+                outcomes += self._failed([frame.stamp for frame in segment.frames], error)
+            else:
+                prepared.append(segment)
+        for batch in batches(prepared, self._config.max_batch):
+            outcomes += self._run(batch, started_ns)
+        return outcomes
 
     def _run(self, batch: Batch, started_ns: int) -> list[Outcome]:
         try:
             features = self._forward.run(batch, started_ns)
-        except Exception as error:  # whatever it was, no stream may go on half written, and no frame may be lost
+        except Exception as error:  # whatever it was, no frame may be lost
             _restart(batch, {segment.stream.camera for segment in batch})
             return self._failed([frame.stamp for segment in batch for frame in segment.frames], error)
         spoilt = [record.stamp.camera for record in features if Flag.NAN in record.flags]

@@ -14,6 +14,8 @@ class ModelDescription:
         weights: `sha256:<hex>` of the checkpoint, or `random:<seed>`.
         mixers: how the global blocks mix tokens over time, one word a layer pair.
         device, dtype: where and in which number format it computes.
+        attention: the attention backend.
+        attention_reason: why it was taken, where the config left the choice; else None.
         parameters: numbers in its weights.
     """
 
@@ -22,6 +24,8 @@ class ModelDescription:
     mixers: tuple[str, ...]
     device: str
     dtype: str
+    attention: str
+    attention_reason: str | None
     parameters: int
 
 

@@ -3,6 +3,7 @@
 PipelineError
 ├── SourceError     a camera source cannot be opened or read; `kind` says what sort of failure it is
 ├── ModelError      a model, checkpoint or device cannot be used as configured
+│   ├── AdmissionError  there is no room for one stream more: the others go on
 │   └── DeviceError     the device itself failed: the process must not go on with it
 └── PublishError    an endpoint cannot be bound or used
 """
@@ -46,6 +47,10 @@ class SourceError(PipelineError):
 
 class ModelError(PipelineError):
     """A model, checkpoint or device cannot be used as configured."""
+
+
+class AdmissionError(ModelError):
+    """There is no room for one stream more; the message has the sum. The streams that are open go on."""
 
 
 class DeviceError(ModelError):

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from .cache.dense import DenseStep, StreamState
 from .cache.ledger import Layout, Ledger, StepPlan
+from .cache.pool import Pool
+from .cache.state import StreamState
+from .cache.step import Backend, Step
 from .config import ModelConfig
 from .frames import Features, Flag, Size
 from .model.aggregator import Aggregator, FrameNumbers
-from .model.devices import torch_dtype
 from .packing import PackedStep, TokenShape, pack
 from .preprocess import Fit
 from .stream import PreparedFrame, Stream
@@ -50,42 +51,52 @@ class Forward:
     Args:
         model: the network, on its device.
         config: what the model is and what is published of it.
+        pool: where the streams' memories are stored.
+        backend: how attention to them is computed.
     """
 
-    def __init__(self, model: Aggregator, config: ModelConfig) -> None:
+    def __init__(self, model: Aggregator, config: ModelConfig, pool: Pool, backend: Backend) -> None:
         self._model = model
         self._config = config
+        self._pool = pool
+        self._backend = backend
+
+    def prepare(self, segment: Segment) -> None:
+        """Give a stream places in the pool for pictures of the segment's size, unless it has them.
+
+        Raises:
+            AdmissionError: there is no room for it. The stream has no memory then.
+            DeviceError: the device failed.
+        """
+        stream, shape = segment.stream, self._token_shape(segment.frames[0].how)
+        layout = Layout.of(stream.config, shape.tokens, shape.special)
+        if stream.state is not None and stream.state.ledger.layout == layout:
+            return
+        stream.free()
+        stream.state = StreamState.allocate(self._pool, Ledger(layout))
 
     def run(self, batch: Batch, started_ns: int) -> list[Features]:
         """Features of all frames of a batch, in order; their streams have moved on by these frames.
 
-        If it raises, the streams' memories may be half written and must be dropped.
+        If it raises, each stream's memory is as it was or empty (see `Step`).
 
         Args:
-            batch: what to run.
+            batch: what to run, each segment prepared.
             started_ns: monotonic time at which the step began.
         """
         begun_ns = time.monotonic_ns()
         shape = self._token_shape(batch[0].frames[0].how)
-        states = [self._state(segment.stream, shape) for segment in batch]
-        step = DenseStep(states, [len(segment.frames) for segment in batch])
+        states = [segment.stream.state for segment in batch if segment.stream.state is not None]
         images = torch.stack([frame.image for segment in batch for frame in segment.frames])
-        outputs = self._model(images, _numbers(step.plans), step, self._config.output.layers)
-        packed = pack(outputs, shape, self._config.output)
-        step.commit()
+        with Step(states, [len(segment.frames) for segment in batch], self._backend) as step:
+            outputs = self._model(images, _numbers(step.plans), step, self._config.output.layers)
+            packed = pack(outputs, shape, self._config.output)
+            step.commit()
         return self._features(batch, step.plans, packed, started_ns, (time.monotonic_ns() - begun_ns) // 1000)
 
     def _token_shape(self, how: Fit) -> TokenShape:
         network = self._config.network
         return TokenShape(network.register_tokens, how.grid, network.channels)
-
-    def _state(self, stream: Stream, shape: TokenShape) -> StreamState:
-        if stream.state is None:
-            ledger = Ledger(Layout.of(stream.config, shape.tokens, shape.special))
-            layers, heads = self._config.output.layers[-1] + 1, self._config.network.heads
-            dtype, device = torch_dtype(self._config.dtype), torch.device(self._config.device)
-            stream.state = StreamState.allocate(ledger, layers, heads, self._model.head_dim, dtype, device)
-        return stream.state
 
     def _features(
         self, batch: Batch, plans: Sequence[StepPlan], packed: PackedStep, started_ns: int, model_us: int

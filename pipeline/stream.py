@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from .cache.dense import StreamState
+from .cache.state import StreamState
 from .config import ResizeMode, StreamConfig
 from .frames import Flag, FrameStamp
 from .preprocess import Fit
@@ -87,8 +87,15 @@ class Stream:
         return taken
 
     def restart(self) -> None:
-        """Forget everything: the next frame begins a new epoch, unless this one has not begun. Frees the storage."""
+        """Forget everything: the next frame begins a new epoch, unless this one has not begun. The storage is kept."""
         if self.next_frame:
             self.epoch += 1
         self.next_frame = 0
+        if self.state is not None:
+            self.state.reset()
+
+    def free(self) -> None:
+        """Give the memory's storage back, and with it all that it held. Idempotent."""
+        if self.state is not None:
+            self.state.free()
         self.state = None

@@ -131,6 +131,11 @@ class Ledger:
         """Evicted frames whose special tokens are still attended to."""
         return min(self.evicted, self.layout.history)
 
+    @property
+    def kept(self) -> tuple[int, int]:
+        """First and last + 1 of the places that later steps can see; none in an empty stream."""
+        return self._place(0), self._visible_stop()
+
     def plan(self, frames: int) -> StepPlan:
         """What a step of the next `frames` frames does: up to `scale_frames` in the first step, then one.
 

@@ -8,8 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retinad.pipeline.cache.dense import DenseStep, StreamState
+from retinad.pipeline.cache.dense import DenseBackend
 from retinad.pipeline.cache.ledger import Layout, Ledger
+from retinad.pipeline.cache.pool import Pool, PoolShape
+from retinad.pipeline.cache.state import StreamState
+from retinad.pipeline.cache.step import Backend, Step
 from retinad.pipeline.config import NetworkConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.model.aggregator import Aggregator, FrameNumbers, LayerOutput
 
@@ -87,30 +90,41 @@ def pictures(seed: int, frames: int, height: int, width: int) -> Tensor:
     return torch.from_numpy(drawn[0])
 
 
-def new_state(model: Aggregator, stream: StreamConfig, height: int, width: int) -> StreamState:
+def new_pool(model: Aggregator, dtype: torch.dtype = torch.float32) -> Pool:
+    network = model.network
+    return Pool(PoolShape(network.depth, network.heads, model.head_dim, dtype, torch.device("cpu")))
+
+
+def new_state(
+    model: Aggregator, stream: StreamConfig, height: int, width: int, pool: Pool | None = None
+) -> StreamState:
     network = model.network
     tokens = (height // network.patch_size) * (width // network.patch_size) + model.special_tokens
     layout = Layout.of(stream, tokens, model.special_tokens)
-    return StreamState.allocate(
-        Ledger(layout), network.depth, network.heads, model.head_dim, torch.float32, torch.device("cpu")
-    )
+    return StreamState.allocate(pool or new_pool(model), Ledger(layout))
+
+
+DENSE = DenseBackend()
 
 
 def run_step(
-    model: Aggregator, states: list[StreamState], frames: list[Tensor], *, shift: int = 0
+    model: Aggregator, states: list[StreamState], frames: list[Tensor], *, shift: int = 0, backend: Backend = DENSE
 ) -> tuple[LayerOutput, ...]:
     """One step: `frames[i]` [f, 3, h, w] into `states[i]`, with all times moved on by `shift`."""
-    step = DenseStep(states, [len(part) for part in frames])
+    with Step(states, [len(part) for part in frames], backend) as step:
+        outputs = model(torch.cat(frames), _numbers(step, shift), step, tuple(range(model.network.depth)))
+        step.commit()
+    return outputs
+
+
+def _numbers(step: Step, shift: int) -> FrameNumbers:
     counts = [number for plan in step.plans for number in plan.frame_numbers]
     scale_frames = [plan.after.layout.scale_frames for plan in step.plans for _ in plan.places]
-    numbers = FrameNumbers(
+    return FrameNumbers(
         times=tuple(number + shift for number in counts),
         first=tuple(number == 0 for number in counts),
         scale=tuple(number < most for number, most in zip(counts, scale_frames, strict=True)),
     )
-    outputs = model(torch.cat(frames), numbers, step, tuple(range(model.network.depth)))
-    step.commit()
-    return outputs
 
 
 def features(outputs: tuple[LayerOutput, ...]) -> Tensor:
@@ -118,8 +132,10 @@ def features(outputs: tuple[LayerOutput, ...]) -> Tensor:
     return torch.stack([torch.cat((output.frame, output.across), dim=-1) for output in outputs], dim=1)
 
 
-def run_stream(model: Aggregator, state: StreamState, images: Tensor, *, shift: int = 0) -> Tensor:
+def run_stream(
+    model: Aggregator, state: StreamState, images: Tensor, *, shift: int = 0, backend: Backend = DENSE
+) -> Tensor:
     """A whole stream as the reference runs it: the scale frames in one step, then one frame a step."""
     first = state.ledger.layout.scale_frames
     parts = [images[:first], *images[first:].split(1)] if len(images) > first else [images]
-    return torch.cat([features(run_step(model, [state], [part], shift=shift)) for part in parts])
+    return torch.cat([features(run_step(model, [state], [part], shift=shift, backend=backend)) for part in parts])

@@ -8,7 +8,7 @@ from retinad.pipeline.config import NetworkConfig, StreamConfig
 from retinad.pipeline.model.aggregator import KEPT_GRIDS, Aggregator, FrameNumbers
 from retinad.pipeline.model.patch_embed import make_patch_embed
 
-from .golden import aggregator, features, new_state, pictures, run_step, run_stream
+from .golden import aggregator, features, new_pool, new_state, pictures, run_step, run_stream
 
 SMALL = NetworkConfig(channels=32, heads=2, depth=2, patch_embed="conv")
 TOLERANCE = 1e-5
@@ -35,7 +35,8 @@ def test_streams_of_different_ages_in_one_step_equal_each_alone(model: Aggregato
     settings = [StreamConfig(2, 3), StreamConfig(1, 2, keyframe_interval=2), StreamConfig(3, 2, keyframe_interval=3)]
     videos = [pictures(seed, 14, 28, 42) for seed in range(3)]
     expected = [run_stream(model, new_state(model, s, 28, 42), v) for s, v in zip(settings, videos, strict=True)]
-    states = [new_state(model, s, 28, 42) for s in settings]
+    pool = new_pool(model)
+    states = [new_state(model, s, 28, 42, pool) for s in settings]
     done = [0, 0, 0]
     for number in range(11):
         joined = [i for i in range(3) if number >= 2 * i]
@@ -52,7 +53,8 @@ def test_two_interleaved_streams_of_different_sizes_equal_each_alone(model: Aggr
     videos = [pictures(seed, 8, *size) for seed, size in enumerate(sizes)]
     settings = StreamConfig(1, 2)
     expected = [run_stream(model, new_state(model, settings, *z), v) for z, v in zip(sizes, videos, strict=True)]
-    states = [new_state(model, settings, *size) for size in sizes]
+    pool = new_pool(model)
+    states = [new_state(model, settings, *size, pool) for size in sizes]
     for number in range(8):
         for state, video, whole in zip(states, videos, expected, strict=True):
             output = features(run_step(model, [state], [video[number : number + 1]]))
@@ -73,7 +75,7 @@ def test_a_copied_state_continues_bit_for_bit(model: Aggregator) -> None:
     copy = state.copy()
     one, other = (features(run_step(model, [s], [video[7:8]])) for s in (state, copy))
     assert torch.equal(one, other)
-    assert copy.storage.data_ptr() != state.storage.data_ptr()
+    assert copy.layer(0).data_ptr() != state.layer(0).data_ptr()
 
 
 def test_layers_after_the_last_wanted_one_do_not_run(model: Aggregator) -> None:
@@ -106,9 +108,7 @@ def test_half_precision_stays_close_to_float32(dtype: torch.dtype, model: Aggreg
     half.load_state_dict({n: v.to(wanted[n].dtype) for n, v in model.state_dict().items()}, assign=True)
     video, settings = pictures(5, 6, 28, 42), StreamConfig(2, 2)
     exact = run_stream(model, new_state(model, settings, 28, 42), video)
-    state = new_state(half, settings, 28, 42)
-    state.storage = state.storage.to(dtype)
-    rough = run_stream(half, state, video)
+    rough = run_stream(half, new_state(half, settings, 28, 42, new_pool(half, dtype)), video)
     assert rough.dtype is torch.float32
     # bfloat16 has 8 bits: each of 4 blocks rounds its branches by up to 2^-9, twice.
     assert (rough - exact).abs().max() / exact.abs().max() <= 1e-2

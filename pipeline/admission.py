@@ -1,0 +1,48 @@
+"""How many streams are let in: a number that the config gives, and what the device's memory holds."""
+
+import torch
+
+from .cache.ledger import Layout
+from .cache.pool import Pool, gib
+from .config import ModelConfig, StreamConfig
+from .errors import AdmissionError
+from .packing import TokenShape
+
+_HEADROOM = 10
+"""A tenth of a GPU's memory is left for what a step computes with: at most 1 GiB for 8 frames of the released model."""
+
+
+def memory_limit(device: torch.device) -> int | None:
+    """Bytes that the streams' memories may take of a device whose weights are loaded; None on a CPU: what it gives."""
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return max(0, free - total // _HEADROOM)
+
+
+def check_admission(camera: str, stream: StreamConfig, opened: int, config: ModelConfig, pool: Pool) -> None:
+    """Let one stream more in, or refuse it before its first frame.
+
+    Args:
+        camera: whose stream it is.
+        stream: what it remembers.
+        opened: streams that are open already.
+        config: the model.
+        pool: where they are stored.
+
+    Raises:
+        AdmissionError: `max_streams` are open.
+    """
+    if opened >= config.max_streams:
+        raise AdmissionError(
+            f"camera {camera!r} is one too many: max_streams = {config.max_streams} are open and hold "
+            f"{gib(pool.nbytes)}; it would take up to {pool.shape.describe(_largest(stream, config))}"
+        )
+
+
+def _largest(stream: StreamConfig, config: ModelConfig) -> Layout:
+    # The highest picture there is, a square one.
+    network = config.network
+    side = config.image_width // network.patch_size
+    shape = TokenShape(network.register_tokens, (side, side), network.channels)
+    return Layout.of(stream, shape.tokens, shape.special)

@@ -1,0 +1,187 @@
+"""The storage of all streams' memories: for each layer one buffer of keys and one of values, shared by every stream.
+
+The buffers are as large as the open streams need. A stream that finds no gap makes them grow, one layer after another,
+so that growing takes the memory of one layer more, not of all; the other streams' tokens move with them, together, and
+no gap is left. So nothing is held back for pictures larger than the cameras have, and no gap stays too small.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import AdmissionError
+from ..model.devices import is_device_failure
+from .ledger import Layout
+from .pages import Span, Spans
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """What a token takes in a pool.
+
+    Attributes:
+        layers: L, layers that keep a memory.
+        heads, head_dim: H and D, of keys and values.
+        dtype, device: of the storage.
+    """
+
+    layers: int
+    heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token: keys and values of all layers."""
+        return self.layers * 2 * self.heads * self.head_dim * self.dtype.itemsize
+
+    def describe(self, layout: Layout) -> str:
+        """How much memory a stream takes, as a sum that can be checked."""
+        slots = layout.front + layout.pinned + layout.window
+        return (
+            f"{gib(pages_of(layout) * layout.frame_tokens * self.token_bytes)} for {slots} frames of "
+            f"{layout.frame_tokens} tokens and {layout.history} x {layout.kept_tokens} tokens of history, each "
+            f"{self.layers} layers x 2 x {self.heads} heads x {self.head_dim} x {self.dtype.itemsize} bytes"
+        )
+
+
+def pages_of(layout: Layout) -> int:
+    """Pages that a stream takes: a page holds a frame's tokens, and the history takes as many as it fills."""
+    return -(-layout.tokens // layout.frame_tokens)
+
+
+def gib(count: int) -> str:
+    """Bytes for people: `1.50 GiB`, or `12.3 MiB` below one."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+class Pool:
+    """Owns the buffers. Streams are numbered; the numbers are never used again.
+
+    Args:
+        shape: what a token takes.
+        limit_bytes: bytes of all buffers at most; None for as many as the device has.
+    """
+
+    def __init__(self, shape: PoolShape, limit_bytes: int | None = None) -> None:
+        self.shape = shape
+        self._limit_bytes = limit_bytes
+        self._spans = Spans()
+        self._buffers = [self._empty(0) for _ in range(shape.layers)]
+        self._next_owner = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return self._spans.capacity * self.shape.token_bytes
+
+    @property
+    def spans(self) -> Spans:
+        """Who holds what."""
+        return self._spans
+
+    def layer(self, index: int) -> Tensor:
+        """A layer's keys and values [2, T, H, D] of all T places; valid until the next `allocate`."""
+        return self._buffers[index]
+
+    def pages(self, index: int, page_tokens: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values as pages [T // page_tokens, page_tokens, H, D], without a copy."""
+        keys, values = self._buffers[index].unbind(0)
+        count = keys.shape[0] // page_tokens
+        shape = (count, page_tokens, *keys.shape[1:])
+        return keys[: count * page_tokens].view(shape), values[: count * page_tokens].view(shape)
+
+    def can_allocate(self, layout: Layout) -> bool:
+        """Whether a stream would be let in, as far as the limit says."""
+        return self._refusal(layout) is None
+
+    def allocate(self, layout: Layout) -> int:
+        """Take places for a stream; they may hold anything. The streams' spans may move.
+
+        Returns:
+            the stream's number.
+
+        Raises:
+            AdmissionError: there is no room. Nothing has changed.
+        """
+        reason = self._refusal(layout)
+        if reason is not None:
+            raise AdmissionError(reason)
+        owner, page_tokens, pages = self._next_owner, layout.frame_tokens, pages_of(layout)
+        if self._spans.can_allocate(page_tokens, pages):
+            self._spans = self._spans.allocate(owner, page_tokens, pages)
+        else:
+            self._rebuild(self._spans.packed(owner, page_tokens, pages), layout)
+        self._next_owner += 1
+        return owner
+
+    def free(self, owner: int) -> None:
+        """Give a stream's places back; with the last stream the buffers go. Idempotent."""
+        self._spans = self._spans.free(owner)
+        if not self._spans.held:
+            self._spans = Spans()
+            self._buffers = [self._empty(0) for _ in self._buffers]
+
+    def span(self, owner: int) -> Span:
+        """A stream's places.
+
+        Raises:
+            KeyError: it has none.
+        """
+        return self._spans.of(owner)
+
+    def check_integrity(self) -> None:
+        """Check that the books are right and the buffers are as large as they say.
+
+        Raises:
+            ValueError: they are not.
+        """
+        self._spans.check_integrity()
+        sizes = {buffer.shape[1] for buffer in self._buffers}
+        if sizes - {self._spans.capacity}:
+            raise ValueError(f"buffers have {sorted(sizes)} places, the books {self._spans.capacity}")
+
+    def _empty(self, tokens: int) -> Tensor:
+        shape = self.shape
+        return torch.empty((2, tokens, shape.heads, shape.head_dim), dtype=shape.dtype, device=shape.device)
+
+    def _refusal(self, layout: Layout) -> str | None:
+        page_tokens, pages = layout.frame_tokens, pages_of(layout)
+        if self._limit_bytes is None or self._spans.can_allocate(page_tokens, pages):
+            return None
+        needed = self._spans.packed(self._next_owner, page_tokens, pages).capacity * self.shape.token_bytes
+        return None if needed <= self._limit_bytes else self._no_room(layout)
+
+    def _no_room(self, layout: Layout) -> str:
+        used = self._spans.used * self.shape.token_bytes
+        most = "" if self._limit_bytes is None else f", of {gib(self._limit_bytes)} at most"
+        return (
+            f"no memory for another stream: it takes {self.shape.describe(layout)}; "
+            f"{len(self._spans.held)} streams hold {gib(used)}{most}"
+        )
+
+    def _rebuild(self, spans: Spans, layout: Layout) -> None:
+        old, done = self._spans, 0
+        try:
+            for index in range(self.shape.layers):
+                self._move(index, old, spans)
+                done += 1
+        except (RuntimeError, MemoryError) as error:
+            if is_device_failure(error):
+                raise
+            # There is room to go back: a layer's old buffer is smaller than the new one by what the layer grew.
+            for index in reversed(range(done)):
+                self._move(index, spans, old)
+            raise AdmissionError(f"{self._no_room(layout)}, and the device has no more: {error}") from error
+        self._spans = spans
+
+    def _move(self, index: int, before: Spans, after: Spans) -> None:
+        source, target = self._buffers[index], self._empty(after.capacity)
+        moving = {span.owner: span for span in after.held}
+        for span in before.held:
+            if span.owner in moving:
+                to = moving[span.owner]
+                target[:, to.start : to.stop] = source[:, span.start : span.stop]
+        self._buffers[index] = target

@@ -1,0 +1,98 @@
+"""Small memories to test with: random tokens, steps over them, and a float64 oracle of what comes out."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from retinad.pipeline.cache.dense import DenseBackend
+from retinad.pipeline.cache.ledger import Layout, Ledger
+from retinad.pipeline.cache.paged import PagedBackend
+from retinad.pipeline.cache.pool import Pool, PoolShape
+from retinad.pipeline.cache.state import StreamState
+from retinad.pipeline.cache.step import Backend, Step
+from retinad.pipeline.config import StreamConfig
+
+LAYERS, P, S, H, D = 2, 5, 3, 2, 8
+TOLERANCE = 1e-6
+"""Absolute, on outputs of about 1: float32 attention over at most 100 tokens against float64."""
+
+BACKENDS: dict[str, Backend] = {"dense": DenseBackend(), "paged": PagedBackend()}
+
+
+def new_pool(limit_bytes: int | None = None) -> Pool:
+    return Pool(PoolShape(LAYERS, H, D, torch.float32, torch.device("cpu")), limit_bytes)
+
+
+def new_state(stream: StreamConfig, pool: Pool | None = None, frame_tokens: int = P) -> StreamState:
+    return StreamState.allocate(pool or new_pool(), Ledger(Layout.of(stream, frame_tokens, S)))
+
+
+def poison(pool: Pool, states: Sequence[StreamState]) -> None:
+    """NaN in every place of the pool that no later step of these streams may see."""
+    for index in range(LAYERS):
+        kept = [state.layer(index)[:, slice(*state.ledger.kept)].clone() for state in states]
+        pool.layer(index).fill_(math.nan)
+        for state, tokens in zip(states, kept, strict=True):
+            state.layer(index)[:, slice(*state.ledger.kept)] = tokens
+
+
+def tokens(seed: int, frames: int, frame_tokens: int = P) -> Tensor:
+    """Query, key, value of every layer: [LAYERS, 3, frames, frame_tokens, H, D]."""
+    return torch.randn(LAYERS, 3, frames, frame_tokens, H, D, generator=torch.Generator().manual_seed(seed))
+
+
+def run(states: list[StreamState], parts: list[Tensor], backend: Backend) -> Tensor:
+    """One step: `parts[i]` of `tokens` into `states[i]`; outputs [LAYERS, frames, P, H, D]."""
+    joined = torch.cat(parts, dim=2)
+    outputs = []
+    with Step(states, [part.shape[2] for part in parts], backend) as step:
+        for layer in range(LAYERS):
+            step.append(layer, joined[layer, 1], joined[layer, 2])
+            outputs.append(step.attend(layer, joined[layer, 0]))
+        step.commit()
+    return torch.stack(outputs)
+
+
+class Oracle:
+    """Attention in float64 over lists of whole frames and of evicted frames' special tokens."""
+
+    def __init__(self, stream: StreamConfig) -> None:
+        self.stream = stream
+        self.scale: list[Tensor] = []
+        self.window: list[Tensor] = []
+        self.evicted: list[Tensor] = []
+        self.later = 0
+
+    def run(self, part: Tensor) -> Tensor:
+        part = part.double()
+        frames = [part[:, :, i] for i in range(part.shape[2])]  # [LAYERS, 3, P, H, D] each
+        seen = self._see(frames)
+        memory = torch.cat(seen, dim=2)
+        scores = torch.einsum("lfphd,lnhd->lfhpn", part[:, 0], memory[:, 1]) / math.sqrt(D)
+        return torch.einsum("lfhpn,lnhd->lfphd", scores.softmax(-1), memory[:, 2])
+
+    def _see(self, frames: list[Tensor]) -> list[Tensor]:
+        if not self.scale and not self.window:
+            if self.stream.retention.include_scale_frames:
+                self.scale = frames
+            else:
+                self._remember(frames)
+            return frames
+        keyframe = self.later % self.stream.keyframe_interval == 0
+        self.later += 1
+        if not keyframe:
+            return self.scale + self.window + self._history() + frames
+        self._remember(frames)
+        return self.scale + self.window + self._history()
+
+    def _remember(self, frames: list[Tensor]) -> None:
+        everything = self.window + frames
+        self.evicted += everything[: -self.stream.window]
+        self.window = everything[-self.stream.window :]
+
+    def _history(self) -> list[Tensor]:
+        retention, most = self.stream.retention, self.stream.history_frames
+        kept = 0 if not retention.cross_frame_special else 1 if retention.camera_only else S
+        return [frame[:, :, :kept] for frame in (self.evicted[-most:] if most else [])]

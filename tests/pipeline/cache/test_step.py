@@ -1,0 +1,277 @@
+"""A step computes softmax over exactly the visible tokens, on every backend, and leaves no stream half written."""
+
+import itertools
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from retinad.pipeline.cache.page_table import Sight
+from retinad.pipeline.cache.pool import Pool
+from retinad.pipeline.cache.state import StreamState
+from retinad.pipeline.cache.step import Attend, Backend, Step
+from retinad.pipeline.config import RetentionConfig, StreamConfig
+
+from .memory import BACKENDS, LAYERS, TOLERANCE, Oracle, P, S, new_pool, new_state, poison, run, tokens
+
+on_every_backend = pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+
+
+def streams() -> list[StreamConfig]:
+    flags = [RetentionConfig(*values) for values in itertools.product((True, False), repeat=3)]
+    return [
+        StreamConfig(scale, 2, interval, 3, retention)
+        for scale, interval, retention in itertools.product((1, 4), (1, 3), flags)
+    ]
+
+
+# What a step sees
+
+
+@on_every_backend
+def test_attention_equals_the_float64_oracle_with_every_unused_place_poisoned(backend: Backend) -> None:
+    for stream in streams():
+        state, oracle = new_state(stream), Oracle(stream)
+        for number, frames in enumerate((stream.scale_frames, *[1] * 14)):
+            poison(state.pool, [state])
+            part = tokens(number, frames)
+            error = (run([state], [part], backend) - oracle.run(part)).abs().max()
+            assert error <= TOLERANCE, (stream, number)  # NaN is not
+
+
+class Player:
+    """One stream among others: its state, its oracle and its own tokens."""
+
+    def __init__(self, rng: random.Random, pool: Pool) -> None:
+        retention = RetentionConfig(*(rng.random() < 0.7 for _ in range(3)))
+        settings = (rng.randint(1, 4), rng.randint(1, 4), rng.randint(1, 4), rng.choice((0, 1, 2, 5, 9)))
+        self.stream = StreamConfig(*settings, retention=retention)
+        # Around page edges: specials that straddle pages, frames of nothing but specials, history of several pages.
+        self.frame_tokens = rng.choice((S, S + 1, 5, 6, 7, 12))
+        self.state = new_state(self.stream, pool, self.frame_tokens)
+        self.oracle = Oracle(self.stream)
+        self.seed = rng.randrange(1 << 30)
+
+    def next_part(self, rng: random.Random) -> Tensor:
+        first = self.state.ledger.committed == 0
+        self.seed += 1
+        return tokens(self.seed, rng.randint(1, self.stream.scale_frames) if first else 1, self.frame_tokens)
+
+    def restart(self) -> None:
+        self.state.reset()
+        self.oracle = Oracle(self.stream)
+
+
+@on_every_backend
+@pytest.mark.parametrize("seed", range(12))
+def test_random_schedules_of_random_streams_equal_the_oracle(backend: Backend, seed: int) -> None:
+    """Streams of all settings and sizes come, go and restart in one pool; those of one size share a step."""
+    rng = random.Random(seed)
+    pool, players = new_pool(), list[Player]()
+    for _ in range(70):
+        chance = rng.random()
+        if not players or (chance < 0.15 and len(players) < 6):
+            players.append(Player(rng, pool))
+        elif chance < 0.2:
+            players.pop(rng.randrange(len(players))).state.free()
+        elif chance < 0.25:
+            rng.choice(players).restart()
+        pool.check_integrity()
+        poison(pool, [player.state for player in players])
+        chosen = [player for player in players if rng.random() < 0.8]
+        for size in sorted({player.frame_tokens for player in chosen}):
+            together = [player for player in chosen if player.frame_tokens == size]
+            parts = [player.next_part(rng) for player in together]
+            outputs = run([player.state for player in together], parts, backend)
+            split = outputs.split([part.shape[2] for part in parts], dim=1)
+            for player, part, output in zip(together, parts, split, strict=True):
+                error = (output - player.oracle.run(part)).abs().max()
+                assert error <= TOLERANCE, (player.stream, size)
+
+
+@on_every_backend
+def test_streams_of_different_ages_in_one_step_equal_each_alone(backend: Backend) -> None:
+    settings = [StreamConfig(2, 3), StreamConfig(1, 2, keyframe_interval=2), StreamConfig(3, 1)]
+    pool = new_pool()
+    together, alone = [new_state(stream, pool) for stream in settings], [new_state(stream) for stream in settings]
+    for number in range(12):
+        # Stream i joins in step 2 i.
+        joined = [i for i in range(len(settings)) if number >= 2 * i]
+        counts = [settings[i].scale_frames if number == 2 * i else 1 for i in joined]
+        parts = [tokens(100 * i + number, count) for i, count in zip(joined, counts, strict=True)]
+        outputs = run([together[i] for i in joined], parts, backend).split(counts, dim=1)
+        for i, part, output in zip(joined, parts, outputs, strict=True):
+            torch.testing.assert_close(output, run([alone[i]], [part], backend), rtol=0, atol=TOLERANCE)
+
+
+@on_every_backend
+def test_two_interleaved_streams_of_different_sizes_equal_each_alone_bit_for_bit(backend: Backend) -> None:
+    """Public fault of a relative of the reference: sizes were kept on the model, so a second stream got the first's."""
+    pool, sizes, stream = new_pool(), (P, P + 2), StreamConfig(2, 3)
+    together = [new_state(stream, pool, size) for size in sizes]
+    alone = [new_state(stream, None, size) for size in sizes]
+    for number in range(15):
+        for mixed, single, size in zip(together, alone, sizes, strict=True):
+            part = tokens(number, 1, size)
+            assert torch.equal(run([mixed], [part], backend), run([single], [part], backend))
+
+
+@on_every_backend
+def test_a_non_keyframe_leaves_what_later_frames_see_bit_identical(backend: Backend) -> None:
+    """Public fault of the reference's dense backend: it cached non-keyframes (lingbot-map beb91ee)."""
+    state = new_state(StreamConfig(2, 3, keyframe_interval=3))
+    run([state], [tokens(0, 2)], backend)
+    for number in range(1, 20):
+        before, ledger = state.read(), state.ledger
+        keyframe = ledger.plan(1).keyframe
+        run([state], [tokens(number, 1)], backend)
+        if not keyframe:
+            assert torch.equal(state.read(), before)
+            assert state.ledger.committed == ledger.committed
+    assert state.ledger.committed == 2 + 7  # ceil(19 / 3)
+
+
+# The state is a value
+
+
+def test_a_copy_goes_on_independently() -> None:
+    backend, state = BACKENDS["dense"], new_state(StreamConfig(1, 2))
+    for number in range(5):
+        run([state], [tokens(number, 1)], backend)
+    copy = state.copy()
+    poison(state.pool, [state, copy])
+    first = run([state], [tokens(5, 1)], backend)
+    run([state], [tokens(6, 1)], backend)
+    assert torch.equal(run([copy], [tokens(5, 1)], backend), first)
+
+
+@on_every_backend
+@pytest.mark.parametrize("stream", [StreamConfig(2, 2), StreamConfig(3, 2, 2, 4, RetentionConfig(True, False, False))])
+def test_what_is_read_and_written_elsewhere_goes_on_bit_for_bit(backend: Backend, stream: StreamConfig) -> None:
+    state = new_state(stream)
+    for number in range(12):
+        run([state], [tokens(number, stream.scale_frames if number == 0 else 1)], backend)
+        other = new_state(stream)
+        poison(other.pool, [other])
+        other.ledger = state.ledger
+        other.write(state.read())
+        part = tokens(100, 1)
+        ledger, kept = state.ledger, state.read()
+        assert torch.equal(run([state], [part], backend), run([other], [part], backend))
+        state.ledger = ledger
+        state.write(kept)
+
+
+def test_tokens_of_another_shape_or_format_are_not_written() -> None:
+    state = new_state(StreamConfig(1, 2))
+    run([state], [tokens(0, 1)], BACKENDS["dense"])
+    kept = state.read()
+    for wrong in (kept[:, :, 1:], kept.double(), kept[:1]):
+        with pytest.raises(ValueError, match=r"expected torch\.float32"):
+            state.write(wrong)
+    assert torch.equal(state.read(), kept)
+
+
+def test_a_reset_state_equals_a_new_one() -> None:
+    backend = BACKENDS["dense"]
+    used, new = new_state(StreamConfig(2, 2)), new_state(StreamConfig(2, 2))
+    for number, frames in enumerate((2, 1, 1, 1, 1)):
+        run([used], [tokens(number, frames)], backend)
+    used.reset()
+    for number, frames in enumerate((2, 1, 1, 1)):
+        part = tokens(50 + number, frames)
+        assert torch.equal(run([used], [part], backend), run([new], [part], backend))
+
+
+# A step is whole or not at all
+
+
+class Broken:
+    """A backend that fails when it plans, or in one layer."""
+
+    def __init__(self, backend: Backend, layer: int | None) -> None:
+        self._backend = backend
+        self._layer = layer
+
+    def plan(self, pool: Pool, sights: tuple[Sight, ...]) -> Attend:
+        if self._layer is None:
+            raise ValueError("injected")
+        attend = self._backend.plan(pool, sights)
+
+        def attend_or_fail(layer: int, query: Tensor) -> Tensor:
+            if layer == self._layer:
+                raise RuntimeError("injected")
+            return attend(layer, query)
+
+        return attend_or_fail
+
+
+def fail(states: list[StreamState], parts: list[Tensor], backend: Backend, layer: int, site: str) -> None:
+    """A step that fails in a layer at a call site."""
+    broken = Broken(backend, None if site == "plan" else layer if site == "attend" else -1)
+    joined = torch.cat(parts, dim=2)
+    with Step(states, [part.shape[2] for part in parts], broken) as step:
+        for index in range(LAYERS):
+            key = joined[index, 1]
+            step.append(index, key[:, :-1] if (site, layer) == ("append", index) else key, joined[index, 2])
+            if (site, layer) == ("between", index):
+                raise RuntimeError("injected")
+            step.attend(index, joined[index, 0])
+        if site != "commit":
+            raise AssertionError("nothing failed")
+        raise RuntimeError("injected before the commit")
+
+
+@on_every_backend
+@pytest.mark.parametrize("site", ["plan", "append", "between", "attend", "commit"])
+@pytest.mark.parametrize("layer", range(LAYERS))
+@pytest.mark.parametrize("age", [0, 1, 4, 9])
+def test_a_step_that_fails_leaves_each_stream_as_it_was_or_empty(
+    backend: Backend, site: str, layer: int, age: int
+) -> None:
+    """In the reference an exception in layer 2 of 3 left other layers a frame ahead, for ever."""
+    settings = [
+        StreamConfig(2, 2),
+        StreamConfig(2, 2, 2),
+        StreamConfig(4, 2, 1, 3, RetentionConfig(True, False, False)),
+    ]
+    pool = new_pool()
+    states = [new_state(stream, pool) for stream in settings]
+    counts = [[stream.scale_frames if number == 0 else 1 for stream in settings] for number in range(age + 8)]
+    for number in range(age):
+        run(states, [tokens(10 * number + i, count) for i, count in enumerate(counts[number])], backend)
+    before = [(state.ledger, state.read()) for state in states]
+    parts = [tokens(10 * age + i, count) for i, count in enumerate(counts[age])]
+    with pytest.raises((RuntimeError, ValueError)):
+        fail(states, parts, backend, layer, site)
+    for state, (ledger, kept) in zip(states, before, strict=True):
+        untouched = state.ledger == ledger and torch.equal(state.read(), kept)
+        assert untouched or state.ledger.committed == 0
+        assert untouched or site != "plan"
+        again(state, settings[states.index(state)], backend)
+
+
+def again(state: StreamState, stream: StreamConfig, backend: Backend) -> None:
+    """The state goes on as one does that never saw a fault: a copy of it, or a new one."""
+    fault_free = new_state(stream)
+    fault_free.ledger = state.ledger
+    fault_free.write(state.read())
+    for number in range(6):
+        part = tokens(500 + number, stream.scale_frames if state.ledger.committed == 0 else 1)
+        assert torch.equal(run([state], [part], backend), run([fault_free], [part], backend))
+
+
+@pytest.mark.parametrize("frames", [0, 2])
+def test_a_step_of_a_wrong_size_is_refused(frames: int) -> None:
+    backend, state = BACKENDS["dense"], new_state(StreamConfig(1, 2))
+    run([state], [tokens(0, 1)], backend)
+    with pytest.raises(ValueError, match="a step takes 1 to 1"):
+        Step([state], [frames], backend)
+
+
+def test_a_step_takes_streams_of_one_pool_each_once() -> None:
+    state = new_state(StreamConfig(1, 2))
+    for states in ([state, state], [state, new_state(StreamConfig(1, 2))]):
+        with pytest.raises(ValueError, match="of one pool, each once"):
+            Step(states, [1, 1], BACKENDS["dense"])
