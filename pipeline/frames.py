@@ -1,4 +1,4 @@
-"""What travels through the pipeline: a captured frame, and the features made of it. Both are values; nothing mutates them."""
+"""What travels through the pipeline: a captured frame, and the features made of it. Nothing mutates either."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +22,10 @@ class TokenGroup(StrEnum):
     SCALE = "scale"
     PATCH = "patch"
     POOLED = "pooled"
+
+
+PATCH_GROUPS = frozenset((TokenGroup.PATCH, TokenGroup.POOLED))
+"""The groups that a network without blocks has."""
 
 
 class Flag(StrEnum):
@@ -88,6 +92,7 @@ class FeatureTensor:
         data: C-contiguous array that nothing writes again. float16 or float32, or, for bfloat16, the raw bits as uint16
             with `is_bfloat16` set. Channels last, 2C of them: the frame block's output, then the global block's.
             camera [1, 2C], registers [4, 2C], scale [1, 2C], patch [rows, cols, 2C], pooled [rows', cols', 2C].
+            A network of depth 0 gives patch and pooled only, with C channels: those of the patch embedding.
         is_bfloat16: whether `data` holds bfloat16 bits.
     """
 

@@ -83,4 +83,4 @@ def tensor_bytes(tensor: FeatureTensor) -> memoryview:
     """
     if not tensor.data.flags.c_contiguous:
         raise ValueError(f"tensor {tensor.name} is not C-contiguous")
-    return memoryview(tensor.data.reshape(-1).view(np.uint8))
+    return tensor.data.reshape(-1).view(np.uint8).data
