@@ -50,8 +50,8 @@ _log = structlog.get_logger("retinad")
 
 def make_engine(config: ServiceConfig) -> Engine:
     """The engine with its weights loaded, warm for the usual shapes of pictures."""
-    # A core for the captures and the event loop: torch's threads spin while they wait for one another. Measured with the
-    # tiny model on two cores that others used too: 0.7 to 3.6 frames/s with two threads, 3.6 to 8.1 with one.
+    # A core for the captures and the event loop: torch's threads spin while they wait for one another. Measured with
+    # the tiny model on two cores that others used too: 0.7 to 3.6 frames/s with two threads, 3.6 to 8.1 with one.
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
     engine = Engine(config.model)
     engine.warm_up(_USUAL_SIZES)
