@@ -108,9 +108,9 @@ def count_sequences(B: int, T: int, cu_seqlens: torch.Tensor | None, cu_seqlens_
         _expect("cu_seqlens_cpu", cu_seqlens_cpu, tuple(cu_seqlens.shape), "[N+1]")
         if cu_seqlens_cpu.device.type != "cpu":
             raise ValueError(f"cu_seqlens_cpu: expected a CPU tensor, got one on {cu_seqlens_cpu.device}")
-        _check_cuts("cu_seqlens_cpu", cu_seqlens_cpu.tolist(), T)
+        check_cuts("cu_seqlens_cpu", cu_seqlens_cpu.tolist(), T)
     if cu_seqlens.device.type == "cpu":
-        _check_cuts("cu_seqlens", cu_seqlens.tolist(), T)
+        check_cuts("cu_seqlens", cu_seqlens.tolist(), T)
     return int(cu_seqlens.shape[0]) - 1
 
 
@@ -151,7 +151,8 @@ def _token_sizes(
     return B, T, H, HV, K, V
 
 
-def _check_cuts(name: str, cuts: list[int], T: int) -> None:
+def check_cuts(name: str, cuts: list[int], T: int) -> None:
+    """Raise ValueError unless `cuts` are the cumulative lengths of sequences over T tokens."""
     if cuts[0] != 0:
         raise ValueError(f"{name}: expected to start at 0, got {cuts[0]}")
     if cuts[-1] != T:

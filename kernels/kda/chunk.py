@@ -1,10 +1,15 @@
-"""Kimi Delta Attention for many tokens: checks, allocates and launches the chunked kernels."""
+"""Kimi Delta Attention for many tokens: checks the arguments, allocates the results and launches the chunked kernels."""
+
+from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 
 from .backend import runs_triton
-from .checks import KdaShape, check_inputs
+from .checks import KdaShape, check_cuts, check_inputs
 from .reference import chunk_kda_reference
+
+Result = tuple[torch.Tensor, torch.Tensor | None]
 
 
 def chunk_kda(
@@ -30,7 +35,7 @@ def chunk_kda(
     cu_seqlens_cpu: torch.Tensor | None = None,
     chunk_size: int = 64,
     split: bool | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+) -> Result:
     """The recurrence of arXiv 2510.26692 (eq. 1) in its chunked form (section 3); meant for more than 64 tokens or so.
 
     q, k [B, T, H, K]; v [B, T, HV, V]; g [B, T, HV, K] log decay <= 0, or the raw gate with `use_gate_in_kernel` (A_log
@@ -38,17 +43,28 @@ def chunk_kda(
     triangular inverse are fp32. Value head h reads query/key head h // (HV / H). With `cu_seqlens` [N+1] (int32 or
     int64) B is 1 and N sequences lie end to end. Slices of a fused projection are read in place. initial_state
     [N, HV, K, V], or [N, HV, V, K] with `state_v_first`; None is zeros. `safe_gate` and `cu_seqlens_cpu` change no
-    value; with `cu_seqlens_cpu`, or without `cu_seqlens`, nothing waits for the device, and cu_seqlens's values are
-    checked only where they can be read without waiting.
+    value. Nothing waits for the device: the values of `cu_seqlens` are checked where they can be read without waiting,
+    from `cu_seqlens_cpu`, which also lets the kernels cut sequences by their true lengths.
 
     `split` cuts long sequences into pieces that run at the same time (context_parallel.py): None chooses by shape,
-    True takes the plan even where it expects no gain, False never does.
+    True cuts as finely as allowed, False never does.
 
     Returns o [B, T, HV, V] in v's dtype, and the final states, fp32 in the layout of initial_state, or None unless
-    `output_final_state`. Nothing is mutated and nothing returned shares memory with an argument.
+    `output_final_state`. Nothing is mutated and nothing returned shares memory with an argument or an earlier result.
     Raises ValueError naming the argument, the shape expected and the shape got. Without CUDA (and outside Triton's
     interpreter) it computes the same in PyTorch.
     """
+    options = (
+        scale, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, use_beta_sigmoid_in_kernel,
+        allow_neg_eigval, lower_bound, state_v_first, chunk_size, split,
+    )  # fmt: skip
+    tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens)
+    kinds = [None if x is None else (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) for x in tensors]
+    longest = _longest(q.shape, cu_seqlens, cu_seqlens_cpu)
+    key = (*kinds, *options, longest)
+    known = _calls.get(key)
+    if known is not None:
+        return known(tensors)
     shape = check_inputs(
         q, k, v, g, beta, scale=scale, initial_state=initial_state, use_gate_in_kernel=use_gate_in_kernel,
         A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound, use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
@@ -56,7 +72,7 @@ def chunk_kda(
         cu_seqlens_cpu=cu_seqlens_cpu, chunk_size=chunk_size,
     )  # fmt: skip
     if not (q.dtype == k.dtype == v.dtype):
-        raise ValueError(f"q, k, v: expected one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
+        raise ValueError(f"k, v: expected the dtype of q, {q.dtype}, got {k.dtype} and {v.dtype}")
     if not runs_triton(q.device):
         return chunk_kda_reference(
             q, k, v, g, beta, scale=scale, initial_state=initial_state, output_final_state=output_final_state,
@@ -65,41 +81,54 @@ def chunk_kda(
             allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, cu_seqlens=cu_seqlens,
             chunk_size=chunk_size,
         )  # fmt: skip
-    final_state = None
-    if output_final_state:
-        final_state = torch.empty(shape.state(state_v_first), dtype=torch.float32, device=q.device)
-    o = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     if shape.T == 0 or shape.N == 0:
-        _keep_state(initial_state, final_state)
-        return o, final_state
+        return torch.empty(v.shape, dtype=v.dtype, device=v.device), _kept_state(
+            shape, initial_state, output_final_state, state_v_first, q.device
+        )
 
-    from .chunk_triton import ChunkCall, launch_chunk
+    from .chunk_triton import Options, prepare
 
-    call = ChunkCall(
-        shape=shape, tokens=(q, k, v, g, beta), A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound,
-        use_gate=use_gate_in_kernel, use_l2norm=use_qk_l2norm_in_kernel,
-        beta_factor=(2 if allow_neg_eigval else 1) if use_beta_sigmoid_in_kernel else 0,
-        initial_state=None if initial_state is None else initial_state.float().contiguous(),
-        state_v_first=state_v_first, cu_seqlens=cu_seqlens, longest=_longest(shape, cu_seqlens, cu_seqlens_cpu),
-        chunk_size=chunk_size, split=split,
+    call = prepare(
+        shape, tensors, longest,
+        Options(
+            lower_bound=lower_bound, use_gate=use_gate_in_kernel, use_l2norm=use_qk_l2norm_in_kernel,
+            beta_factor=(2 if allow_neg_eigval else 1) if use_beta_sigmoid_in_kernel else 0,
+            state_v_first=state_v_first, chunk_size=chunk_size, output_final_state=output_final_state, split=split,
+        ),
     )  # fmt: skip
-    launch_chunk(call, o, final_state)
-    return o, final_state
+    if len(_calls) >= MAX_CALLS:
+        _calls.clear()
+    _calls[key] = call
+    return call(tensors)
 
 
-def _keep_state(initial_state: torch.Tensor | None, final_state: torch.Tensor | None) -> None:
-    if final_state is None:
-        return
+# What checking and planning a call led to, by everything that both look at: shapes, strides, dtypes, devices, alignment
+# and options, no values. An entry therefore cannot go stale; lengths are few in a service, and the table is bounded.
+_calls: dict[tuple[object, ...], Callable[[tuple[torch.Tensor | None, ...]], Result]] = {}
+MAX_CALLS = 1024
+
+
+def _kept_state(
+    shape: KdaShape, initial_state: torch.Tensor | None, wanted: bool, state_v_first: bool, device: torch.device
+) -> torch.Tensor | None:
+    if not wanted:
+        return None
     if initial_state is None:
-        final_state.zero_()
-    else:
-        final_state.copy_(initial_state)
+        return torch.zeros(shape.state(state_v_first), dtype=torch.float32, device=device)
+    return initial_state.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
-def _longest(shape: KdaShape, cu_seqlens: torch.Tensor | None, cu_seqlens_cpu: torch.Tensor | None) -> int:
-    # Only a plan rests on it: where the lengths are on the device alone, sequences count as equally long.
-    if cu_seqlens is None or shape.N == 1:
-        return shape.T
-    if cu_seqlens_cpu is None:
-        return -(-shape.T // shape.N)
-    return int(cu_seqlens_cpu.diff().max())
+def _longest(
+    q_shape: torch.Size, cu_seqlens: torch.Tensor | None, cu_seqlens_cpu: torch.Tensor | None
+) -> int | None:
+    # Tokens of the longest sequence, where the host knows them. The values are checked at every call; shapes that
+    # check_inputs is to refuse are passed over.
+    name, cuts = "cu_seqlens_cpu", cu_seqlens_cpu
+    if cuts is None and cu_seqlens is not None and cu_seqlens.device.type == "cpu":
+        name, cuts = "cu_seqlens", cu_seqlens
+    if cuts is None or cu_seqlens is None or cuts.shape != cu_seqlens.shape or cuts.dim() != 1 or not cuts.numel():
+        return None
+    values = cuts.tolist()
+    if len(q_shape) == 4:
+        check_cuts(name, values, q_shape[1])
+    return max((end - first for first, end in pairwise(values)), default=0)

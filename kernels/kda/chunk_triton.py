@@ -4,37 +4,37 @@
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from ..configs import KdaConfig, kda_config
+from . import record
 from .checks import KdaShape
-from .context_parallel import SplitPlan, chain_kernel, map_kernel, plan_split
+from .context_parallel import chain_kernel, map_kernel, plan_split
 from .intra import intra_kernel
+from .launch import BoundKernel, bound_kernel
 from .scan import scan_kernel
 
+MAX_MAP = 128  # keys wider than this are never cut: chain_kernel holds a piece's whole M in shared memory
 WHOLE = 2**30  # chunks of a piece where no sequence is cut
+Tensors = tuple[torch.Tensor | None, ...]  # q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens
+TILE_V = 64  # columns of V that intra_kernel does at once; narrower products were miscompiled by Triton 3.6 (C20)
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkCall:
-    """The checked arguments of one call of `chunk_kda`."""
+class Options:
+    """The checked arguments of `chunk_kda` that are no tensors."""
 
-    shape: KdaShape
-    tokens: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # q, k, v, g, beta
-    A_log: torch.Tensor | None
-    dt_bias: torch.Tensor | None
     lower_bound: float | None
     use_gate: bool
     use_l2norm: bool
     beta_factor: int  # 0: beta as it is; 1, 2: times its sigmoid
-    initial_state: torch.Tensor | None
     state_v_first: bool
-    cu_seqlens: torch.Tensor | None
-    longest: int  # tokens of the longest sequence, or a guess of it
     chunk_size: int
+    output_final_state: bool
     split: bool | None
 
 
@@ -44,119 +44,177 @@ class Blocks:
 
     config: KdaConfig
     multiprocessors: int
-    block_k: int  # K padded to a power of two
-    tile_v: int  # columns of V that intra_kernel does at once
+    block_k: int  # K padded
     block_v: int  # columns of V of one scan
-    pad_v: int  # V padded to tile_v
-    dot: object  # dtype of the operands of a product
+    pad_v: int  # V padded to TILE_V
+    dot: Any  # dtype of the operands of a product
     precision: str  # of products of such operands
-    split: bool  # float32 products inside the inverse as three of bfloat16 parts: exact to 16 bits, at 16-bit inputs
-    chain_precision: str
-
-    def record(self, chunk_size: int) -> int:
-        """Elements that intra_kernel leaves for one chunk of one value head."""
-        return chunk_size * (3 * self.block_k + chunk_size + self.pad_v)
+    split: bool  # float32 products inside the inverse as three of bfloat16 parts: exact to 16 bits, for 16-bit inputs
 
 
 @cache
 def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int) -> Blocks:
     """Block sizes for a device and a dtype of q; fixed values only, nothing that depends on T."""
-    block_k = max(16, triton.next_power_of_2(K))
+    block_k = max(64, triton.next_power_of_2(K))
+    pad_v = triton.cdiv(V, TILE_V) * TILE_V
     bits = 32 if dtype == torch.float32 else 16
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         capability, multiprocessors = (properties.major, properties.minor), properties.multi_processor_count
+        dot = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}[dtype]
+        precision, split = "tf32x3", bits == 16
     else:  # the interpreter, which has no bfloat16 products
         capability, multiprocessors = (0, 0), 1
+        dot, precision, split = tl.float32, "ieee", False
     config = kda_config(capability, bits, block_k)
-    tile_v = 64
-    emulated = device.type != "cuda"
-    dot = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}[dtype]
-    return Blocks(
-        config=config,
-        multiprocessors=multiprocessors,
-        block_k=block_k,
-        tile_v=tile_v,
-        block_v=min(config.block_v, tile_v),
-        pad_v=triton.cdiv(V, tile_v) * tile_v,
-        dot=tl.float32 if emulated else dot,
-        precision="ieee" if emulated else "tf32x3",
-        split=bits == 16 and not emulated,
-        chain_precision="ieee" if emulated else "tf32x3",
-    )
+    block_v = config.block_v if pad_v % config.block_v == 0 else TILE_V
+    return Blocks(config, multiprocessors, block_k, block_v, pad_v, dot, precision, split)
 
 
-def launch_chunk(call: ChunkCall, o: torch.Tensor, final_state: torch.Tensor | None) -> None:
-    """Write `o` and `final_state`; every launch is asynchronous. T, N > 0."""
-    shape = call.shape
-    q = call.tokens[0]
-    blocks = blocks_for(q.device, q.dtype, shape.K, shape.V)
-    C = call.chunk_size
-    chunks = shape.N * triton.cdiv(shape.T, C) if call.cu_seqlens is None else shape.T // C + shape.N
-    tiles = torch.empty(chunks * shape.HV * blocks.record(C), dtype=q.dtype, device=q.device)
-    decay = torch.empty(chunks * shape.HV * blocks.block_k, dtype=torch.float32, device=q.device)
-    _launch_intra(call, blocks, chunks, tiles, decay)
-    plan = plan_split(
-        tokens=shape.T, longest=call.longest, columns=shape.N * shape.HV * triton.cdiv(shape.V, blocks.block_v),
-        chunk_size=C, multiprocessors=blocks.multiprocessors, costs=blocks.config.costs, split=call.split,
+def prepare(
+    shape: KdaShape,
+    tensors: Tensors,
+    longest: int | None,
+    options: Options,
+) -> "ChunkCall":
+    """The launches of checked arguments (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens); the call takes
+    any tensors of the same shapes, strides, dtypes, device and alignment. T, N > 0; `longest` is the longest sequence's
+    tokens: None where only the device knows, and then sequences count as equally long."""
+    readable = _readable(tensors)
+    copies = any(x is not y for x, y in zip(readable, tensors, strict=True))
+    if longest is None:
+        longest = shape.T if tensors[-1] is None else -(-shape.T // shape.N)
+    return ChunkCall(shape, readable, longest, options, copies)
+
+
+class ChunkCall:
+    """All that the values in the tensors do not change."""
+
+    def __init__(
+        self,
+        shape: KdaShape,
+        tensors: Tensors,
+        longest: int,
+        options: Options,
+        copies: bool,
+    ) -> None:
+        self._shape, self._options, self._copies = shape, options, copies
+        device = self._device = tensors[0].device
+        self._dtype = tensors[0].dtype
+        self._blocks = blocks = blocks_for(device, self._dtype, shape.K, shape.V)
+        self._strides = tuple(x.stride(1) for x in tensors[:5] if x is not None)
+        self._o_shape = (shape.B, shape.T, shape.HV, shape.V)
+        self._state_shape = shape.state(options.state_v_first) if options.output_final_state else None
+        self._columns = shape.HV * -(-shape.V // blocks.block_v)
+        self._plan = plan_split(
+            tokens=shape.T, longest=longest, columns=shape.N * self._columns, chunk_size=options.chunk_size,
+            multiprocessors=blocks.multiprocessors, costs=blocks.config.costs,
+            split=options.split if blocks.block_k <= MAX_MAP else False,
+        )  # fmt: skip
+        C = options.chunk_size
+        chunks = shape.N * -(-shape.T // C) if tensors[-1] is None else shape.T // C + shape.N
+        self._programs = chunks * shape.HV
+        self._elements = self._programs * record.elements(C, blocks.block_k, blocks.pad_v)
+        kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % 16 == 0) for x in tensors)
+        kind = (device, kinds, self._strides, options.output_final_state)
+        self._intra = _intra(shape, options, blocks, self._dtype, kind)
+        self._scan = _scan(shape, options, blocks, (*kind, self._plan is None))
+        if self._plan is not None:
+            self._maps, self._chain = _maps(shape, options, blocks, kind)
+
+    def __call__(self, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if self._device.type == "cuda" and self._device.index != torch.cuda.current_device():
+            with torch.cuda.device(self._device):
+                return self._launch(tensors)
+        return self._launch(tensors)
+
+    def _launch(self, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if self._copies:
+            tensors = _readable(tensors)
+        *inputs, initial_state, cuts = tensors
+        shape, plan = self._shape, self._plan
+        o = torch.empty(self._o_shape, dtype=self._dtype, device=self._device)
+        final_state = None
+        if self._state_shape is not None:
+            final_state = torch.empty(self._state_shape, dtype=torch.float32, device=self._device)
+        records = torch.empty(self._elements, dtype=self._dtype, device=self._device)
+        self._intra(
+            self._programs, *inputs, cuts, records, shape.T, shape.N, shape.scale, self._options.lower_bound,
+            *self._strides,
+        )  # fmt: skip
+        slots, pieces, piece_chunks = shape.N, None, WHOLE
+        if plan is not None:
+            slots, piece_chunks = plan.slots(shape.N, shape.T, cuts is not None), plan.piece_chunks
+            pieces = self._incoming_states(records, initial_state, cuts, slots, piece_chunks)
+            initial_state = None  # the first piece has it
+        self._scan(
+            slots * self._columns, records, initial_state, pieces, cuts, o, final_state, shape.T, shape.N, piece_chunks
+        )
+        return o, final_state
+
+    def _incoming_states(
+        self,
+        records: torch.Tensor,
+        initial_state: torch.Tensor | None,
+        cuts: torch.Tensor | None,
+        slots: int,
+        piece_chunks: int,
+    ) -> torch.Tensor:
+        shape, blocks = self._shape, self._blocks
+        rows = blocks.block_k + blocks.pad_v
+        size = slots * shape.HV * (rows + blocks.pad_v) * blocks.block_k
+        pieces = torch.empty(size, dtype=torch.float32, device=self._device)
+        sizes = (cuts, shape.T, shape.N, piece_chunks)
+        self._maps(slots * shape.HV * (rows // min(blocks.block_k, blocks.block_v)), records, pieces, *sizes)
+        self._chain(
+            shape.N * shape.HV * (blocks.pad_v // blocks.config.chain_block_v), pieces, initial_state, *sizes
+        )
+        return pieces
+
+
+def _intra(
+    shape: KdaShape, options: Options, blocks: Blocks, dtype: torch.dtype, kind: tuple[Any, ...]
+) -> BoundKernel:
+    # exp(80) fits bfloat16's range, not float16's; float32 products split into parts that would not fit either.
+    bounded = options.use_gate and options.lower_bound is not None and dtype == torch.bfloat16
+    constants = (
+        shape.H, shape.HV, shape.K, shape.V, blocks.pad_v, options.chunk_size, blocks.block_k, blocks.config.block_s,
+        TILE_V, options.use_gate, options.use_l2norm, options.beta_factor, bounded, blocks.dot, blocks.precision,
+        blocks.split,
     )  # fmt: skip
-    pieces = None if plan is None else _launch_maps(call, blocks, plan, tiles, decay)
-    _launch_scan(call, blocks, plan, tiles, decay, pieces, o, final_state)
+    return bound_kernel(intra_kernel, constants, blocks.config.intra, (*kind, options.lower_bound is None))
 
 
-def _launch_intra(call: ChunkCall, blocks: Blocks, chunks: int, tiles: torch.Tensor, decay: torch.Tensor) -> None:
-    shape, launch = call.shape, blocks.config.intra
-    rows = [dense_rows(x) for x in call.tokens]
-    bounded = call.use_gate and call.lower_bound is not None and rows[0].dtype != torch.float16
-    intra_kernel[(chunks * shape.HV,)](
-        *rows, call.A_log, call.dt_bias, call.cu_seqlens, tiles, decay,
-        shape.T, shape.N, shape.scale, call.lower_bound,
-        *[x.stride(1) for x in rows],
-        shape.H, shape.HV, shape.K, shape.V, blocks.pad_v, call.chunk_size, blocks.block_k, min(blocks.block_k, blocks.config.block_s),
-        blocks.tile_v, call.use_gate, call.use_l2norm, call.beta_factor, bounded,
-        blocks.dot, blocks.precision, blocks.split,
-        num_warps=launch.num_warps, num_stages=launch.num_stages, maxnreg=launch.maxnreg,
+def _scan(shape: KdaShape, options: Options, blocks: Blocks, kind: tuple[Any, ...]) -> BoundKernel:
+    constants = (
+        shape.HV, shape.K, shape.V, blocks.pad_v, options.chunk_size, blocks.block_k, blocks.block_v,
+        options.state_v_first, blocks.dot, blocks.precision,
     )  # fmt: skip
+    return bound_kernel(scan_kernel, constants, blocks.config.scan, kind)
 
 
-def _launch_maps(
-    call: ChunkCall, blocks: Blocks, plan: SplitPlan, tiles: torch.Tensor, decay: torch.Tensor
-) -> torch.Tensor:
-    shape, config = call.shape, blocks.config
-    rows = blocks.block_k + blocks.pad_v
-    slots = plan.slots(shape.N, shape.T, call.cu_seqlens is not None)
-    pieces = torch.empty(
-        slots * shape.HV * (rows + blocks.pad_v) * blocks.block_k, dtype=torch.float32, device=tiles.device
-    )
+def _maps(
+    shape: KdaShape, options: Options, blocks: Blocks, kind: tuple[Any, ...]
+) -> tuple[BoundKernel, BoundKernel]:
     block_r = min(blocks.block_k, blocks.block_v)
-    map_kernel[(slots * shape.HV * (rows // block_r),)](
-        tiles, decay, pieces, call.cu_seqlens, shape.T, shape.N, plan.piece_chunks,
-        shape.HV, blocks.pad_v, call.chunk_size, blocks.block_k, block_r, blocks.dot, blocks.precision,
-        num_warps=config.maps.num_warps, num_stages=config.maps.num_stages, maxnreg=config.maps.maxnreg,
+    maps = (shape.HV, blocks.pad_v, options.chunk_size, blocks.block_k, block_r, blocks.dot, blocks.precision)
+    chain = (
+        shape.HV, shape.K, shape.V, blocks.pad_v, options.chunk_size, blocks.block_k, blocks.config.chain_block_v,
+        options.state_v_first, blocks.precision,
     )  # fmt: skip
-    chain_block_v = min(config.chain_block_v, blocks.tile_v)
-    chain_kernel[(shape.N * shape.HV * (blocks.pad_v // chain_block_v),)](
-        pieces, call.initial_state, call.cu_seqlens, shape.T, shape.N, plan.piece_chunks,
-        shape.HV, shape.K, shape.V, blocks.pad_v, call.chunk_size, blocks.block_k, chain_block_v,
-        call.state_v_first, blocks.chain_precision,
-        num_warps=config.chain.num_warps, num_stages=config.chain.num_stages, maxnreg=config.chain.maxnreg,
-    )  # fmt: skip
-    return pieces
+    return (
+        bound_kernel(map_kernel, maps, blocks.config.maps, kind),
+        bound_kernel(chain_kernel, chain, blocks.config.chain, kind),
+    )
 
 
-def _launch_scan(
-    call: ChunkCall, blocks: Blocks, plan: SplitPlan | None, tiles: torch.Tensor, decay: torch.Tensor,
-    pieces: torch.Tensor | None, o: torch.Tensor, final_state: torch.Tensor | None,
-) -> None:  # fmt: skip
-    shape, launch = call.shape, blocks.config.scan
-    slots = shape.N if plan is None else plan.slots(shape.N, shape.T, call.cu_seqlens is not None)
-    scan_kernel[(slots * shape.HV * triton.cdiv(shape.V, blocks.block_v),)](
-        tiles, decay, call.initial_state, pieces, call.cu_seqlens, o, final_state,
-        shape.T, shape.N, WHOLE if plan is None else plan.piece_chunks,
-        shape.HV, shape.K, shape.V, blocks.pad_v, call.chunk_size, blocks.block_k, blocks.block_v,
-        call.state_v_first, blocks.dot, blocks.precision,
-        num_warps=launch.num_warps, num_stages=launch.num_stages, maxnreg=launch.maxnreg,
-    )  # fmt: skip
+def _readable(tensors: Tensors) -> Tensors:
+    # The same values as the kernels can read them.
+    q, k, v, g, beta, A_log, dt_bias, state, cuts = tensors
+    rows = (None if x is None else dense_rows(x) for x in (q, k, v, g, beta))
+    flat = (None if x is None else x.contiguous() for x in (A_log, dt_bias, cuts))
+    A_log, dt_bias, cuts = flat
+    return (*rows, A_log, dt_bias, None if state is None else state.float().contiguous(), cuts)
 
 
 def dense_rows(x: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from ..configs import ScanCosts
 from .locate import first_slot, locate, sequence_tokens
+from .record import record_size
 from .scan import chunk_update
 
 MAX_PIECES = 32
@@ -79,7 +80,7 @@ def plan_split(
 
 @triton.jit(do_not_specialize=["T", "N", "piece_chunks"])
 def map_kernel(
-    tiles_ptr, decay_ptr, pieces_ptr, cu_seqlens_ptr, T, N, piece_chunks,
+    records_ptr, pieces_ptr, cu_seqlens_ptr, T, N, piece_chunks,
     HV: tl.constexpr, PAD_V: tl.constexpr, C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
     DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -97,14 +98,10 @@ def map_kernel(
     offs_k = tl.arange(0, BLOCK_K)
     S = tl.where(offs_r[:, None] == offs_k[None, :], 1.0, 0.0)  # rows past BLOCK_K, h^T, begin at 0
     record = (first_slot(n, first, T, C, cu_seqlens_ptr is not None) + start).to(tl.int64) * HV + hv
-    tiles_ptr += record * (3 * C * BLOCK_K + C * C + PAD_V * C)
-    decay_ptr += record * BLOCK_K
+    record_ptr = records_ptr + record * record_size(C, BLOCK_K, PAD_V)
     for _ in range(piece_chunks):
-        S, _values = chunk_update(
-            S, tiles_ptr, decay_ptr, offs_r - BLOCK_K, offs_r >= BLOCK_K, C, BLOCK_K, DOT, PRECISION
-        )
-        tiles_ptr += HV * (3 * C * BLOCK_K + C * C + PAD_V * C)
-        decay_ptr += HV * BLOCK_K
+        S, _values = chunk_update(S, record_ptr, offs_r - BLOCK_K, offs_r >= BLOCK_K, C, BLOCK_K, DOT, PRECISION)
+        record_ptr += HV * record_size(C, BLOCK_K, PAD_V)
     rows = (slot.to(tl.int64) * HV + hv) * (BLOCK_K + 2 * PAD_V) + offs_r
     tl.store(pieces_ptr + rows[:, None] * BLOCK_K + offs_k[None, :], S)
 

@@ -9,7 +9,8 @@ How exp(G_i - G_j) stays exact for any gate: [i, j] blocks are halved again and 
 the middle and whose columns j come before it is one product of exp(sum from the middle to i) and
 exp(sum from j to the middle): both exponents are <= 0, so nothing overflows, and no exponent is a difference of long
 sums. The same halving inverts I + A: the inverse of [[P, 0], [R, Q]] is [[P^-1, 0], [-Q^-1 R P^-1, Q^-1]].
-Only where the gate is known to be >= -5 does one reference serve a whole block of 16 tokens (exponents within 40).
+Only where the gate is known to be >= -5 does the block's start serve a whole block of 16 tokens: exponents within 80,
+which bfloat16 and float32 hold.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -19,6 +20,7 @@ import triton.language as tl
 
 from .gate import floor_log_decay, log_decay, sigmoid
 from .locate import locate
+from .record import DECAY, record_size
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 SUB = tl.constexpr(16)  # tokens of a sub-block: the smallest side of a tl.dot
@@ -47,13 +49,36 @@ def last_row(x, ROWS: tl.constexpr):
 
 
 @triton.jit
-def sum_blocks(total, low, high):
-    """Row b of the result sums the rows j of total [BLOCKS, BLOCK_K] with low[b] <= j < high[b]."""
-    result = tl.zeros_like(total)
-    for j in tl.static_range(total.shape[0]):
-        row = tl.sum(tl.where(row_of(total.shape[0]) == j, total, 0.0), 0)
-        result = tl.where(((low <= j) & (j < high))[:, None], result + row[None, :], result)
-    return result
+def block_rows(x):
+    """The rows of x [BLOCKS, BLOCK_S], as four vectors [BLOCK_S]; ones for blocks that are not there."""
+    BLOCK_S: tl.constexpr = x.shape[1]
+    one = tl.full([BLOCK_S], 1.0, tl.float32)
+    if x.shape[0] == 4:
+        even, odd = tl.split(tl.trans(tl.reshape(x, [2, 2, BLOCK_S]), (2, 0, 1)))  # blocks 0 and 2, 1 and 3
+        x0, x2 = tl.split(even)
+        x1, x3 = tl.split(odd)
+    elif x.shape[0] == 2:
+        x0, x1 = tl.split(tl.trans(x))
+        x2, x3 = one, one
+    else:
+        x0, x1, x2, x3 = tl.reshape(x, [BLOCK_S]), one, one, one
+    return x0, x1, x2, x3
+
+
+@triton.jit
+def decayed_columns(k, k_before, prefix, e1, e2, BOUNDED: tl.constexpr):
+    """The left factors' partners: k_j decayed to the start of row block b, as [BLOCKS (b), C (j), BLOCK_S]; 0 for j
+    after block b. e1, e2: decay over the whole blocks 1 and 2. In block b itself k_j exp(-prefix_j) if BOUNDED, else 0."""
+    BLOCKS: tl.constexpr = k.shape[0]
+    BLOCK_S: tl.constexpr = k.shape[2]
+    b, j = row_of(BLOCKS)[:, :, None], column_of(BLOCKS)[:, :, None]
+    two_apart = tl.where(j == 0, e1[None, None, :], e2[None, None, :])
+    between = tl.where(b - j == 3, (e1 * e2)[None, None, :], tl.where(b - j == 2, two_apart, 1.0))
+    factor = tl.where(j < b, between, 0.0)
+    columns = k_before[None, :, :, :] * factor[:, :, None, :]
+    if BOUNDED:
+        columns = tl.where((b == j)[:, :, None, :], (k * tl.exp2(-prefix))[None, :, :, :], columns)
+    return tl.reshape(columns, [BLOCKS, BLOCKS * SUB, BLOCK_S])
 
 
 @triton.jit
@@ -63,20 +88,9 @@ def block_dot(a, b, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def bounded_products(q, k, prefix, total, kk, qk, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """Add the decayed <k_i, k_j> and <q_i, k_j> within blocks of 16 tokens to kk and qk [BLOCKS, 16, 16], for gates
-    >= -5; q, k, prefix [BLOCKS, 16, BLOCK_S] float32. Entries with i < j are undefined."""
-    centred = prefix - 0.5 * total[:, None, :]
-    after, before = tl.exp2(centred), tl.exp2(-centred)
-    columns = (k * before).to(DOT)
-    kk = block_dot((k * after).to(DOT), columns, kk, PRECISION)
-    qk = block_dot((q * after).to(DOT), columns, qk, PRECISION)
-    return kk, qk
-
-
-@triton.jit
 def halved_products(q, k, g, kk, qk, h: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """The same for any gate, of the entries whose row and column lie in the two halves of one block of 2 h <= 16."""
+    """Add the decayed <k_i, k_j> and <q_i, k_j> of rows and columns in the two halves of one block of 2 h <= 16 tokens
+    to kk and qk [BLOCKS, 16, 16], for any gate; q, k, g [BLOCKS, 16, BLOCK_S] float32."""
     BLOCKS: tl.constexpr = g.shape[0]
     BLOCK_S: tl.constexpr = g.shape[2]
     inclusive = tl.cumsum(tl.reshape(g, [BLOCKS * SUB // h, h, BLOCK_S]), 1)
@@ -91,29 +105,19 @@ def halved_products(q, k, g, kk, qk, h: tl.constexpr, DOT: tl.constexpr, PRECISI
 
 
 @triton.jit
-def earlier_products(q_after, k_after, k_before, total, A, qk, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """The same of rows in a block and columns in any earlier block: A, qk [BLOCKS, 16, C]; q and k decayed from the
-    row's block's start, k decayed to the column's block's end, [BLOCKS, 16, BLOCK_S]; total [BLOCKS, BLOCK_S]."""
-    BLOCKS: tl.constexpr = total.shape[0]
-    BLOCK_S: tl.constexpr = total.shape[1]
-    b, j = row_of(BLOCKS), column_of(BLOCKS)
-    between = tl.zeros([BLOCKS, BLOCKS, BLOCK_S], tl.float32)
-    for i in tl.static_range(1, BLOCKS - 1):
-        row = tl.sum(tl.where(b == i, total, 0.0), 0)
-        between += tl.where(((j < i) & (i < b))[:, :, None], row[None, None, :], 0.0)
-    factor = tl.where((j < b)[:, :, None], tl.exp2(between), 0.0)
-    columns = (k_before[None, :, :, :] * factor[:, :, None, :]).to(DOT)
-    columns = tl.reshape(columns, [BLOCKS, BLOCKS * SUB, BLOCK_S])
-    A = block_dot(k_after.to(DOT), columns, A, PRECISION)
-    qk = block_dot(q_after.to(DOT), columns, qk, PRECISION)
-    return A, qk
-
-
-@triton.jit
 def block_diagonal(x, C: tl.constexpr, BLOCKS: tl.constexpr):
     """[BLOCKS, 16, 16] -> [C, C]"""
     wide = tl.broadcast_to(x[:, :, None, :], [BLOCKS, SUB, BLOCKS, SUB])
     return tl.where(row_of(C) // SUB == column_of(C) // SUB, tl.reshape(wide, [C, C]), 0.0)
+
+
+@triton.jit
+def diagonal_blocks(x):
+    """[BLOCKS, 16, C] -> [BLOCKS, 16, 16]"""
+    BLOCKS: tl.constexpr = x.shape[0]
+    x = tl.reshape(x, [BLOCKS, SUB, BLOCKS, SUB])
+    inside = (row_of(BLOCKS) == column_of(BLOCKS))[:, None, :, None]
+    return tl.sum(tl.where(inside, x, 0.0), 2)
 
 
 @triton.jit
@@ -187,7 +191,7 @@ def inverse_length(x_ptrs, mask_c, K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK
 
 @triton.jit(do_not_specialize=["T", "N"])
 def intra_kernel(
-    q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, A_log_ptr, dt_bias_ptr, cu_seqlens_ptr, tiles_ptr, decay_ptr,
+    q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, A_log_ptr, dt_bias_ptr, cu_seqlens_ptr, tiles_ptr,
     T, N, scale, lower_bound,
     stride_qt, stride_kt, stride_vt, stride_gt, stride_bt,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
@@ -202,10 +206,10 @@ def intra_kernel(
     if chunk * C >= length:
         return
 
-    # The tiles of one chunk lie together: w, q, k [C, BLOCK_K], attention [C, C], u^T [PAD_V, C].
     tile: tl.constexpr = C * BLOCK_K
-    tiles_ptr += pid.to(tl.int64) * (3 * tile + C * C + PAD_V * C)
-    decay_ptr += pid.to(tl.int64) * BLOCK_K
+    tiles_ptr += pid.to(tl.int64) * record_size(C, BLOCK_K, PAD_V)
+    decay_ptr = tiles_ptr.to(tl.pointer_type(tl.float32), bitcast=True)
+    tiles_ptr += DECAY * BLOCK_K
     element = tiles_ptr.dtype.element_ty
     offs_c = tl.arange(0, C)
     mask_c = offs_c < length - chunk * C
@@ -217,11 +221,10 @@ def intra_kernel(
     if BETA_FACTOR > 0:
         beta = tl.where(mask_c, BETA_FACTOR * sigmoid(beta), 0.0)
     if USE_L2NORM:
-        q_factor = scale * inverse_length(q_ptrs, mask_c, K, BLOCK_K, BLOCK_S)
+        q_factor = inverse_length(q_ptrs, mask_c, K, BLOCK_K, BLOCK_S)
         k_factor = inverse_length(k_ptrs, mask_c, K, BLOCK_K, BLOCK_S)
 
     r, c = row_of(SUB)[None, :, :], column_of(SUB)[None, :, :]
-    b = tl.arange(0, BLOCKS)
     kk_block = tl.zeros([BLOCKS, SUB, SUB], tl.float32)
     qk_block = tl.zeros([BLOCKS, SUB, SUB], tl.float32)
     A = tl.zeros([BLOCKS, SUB, C], tl.float32)
@@ -242,39 +245,45 @@ def intra_kernel(
         if USE_L2NORM:
             q *= q_factor[:, None]
             k *= k_factor[:, None]
-        else:
-            q *= scale
 
         q, k = tl.reshape(q, [BLOCKS, SUB, BLOCK_S]), tl.reshape(k, [BLOCKS, SUB, BLOCK_S])
         g = tl.reshape(g, [BLOCKS, SUB, BLOCK_S])
         prefix = tl.cumsum(g, 1)  # inclusive, from the sub-block's start
         total = last_row(prefix, SUB)  # [BLOCKS, BLOCK_S]
-        suffix = total[:, None, :] - prefix  # exclusive, to the sub-block's end
-        if BOUNDED:
-            kk_block, qk_block = bounded_products(q, k, prefix, total, kk_block, qk_block, DOT, PRECISION)
-        else:
+        after, before = tl.exp2(prefix), tl.exp2(total[:, None, :] - prefix)  # from a block's start, to its end
+        q_after, k_after, k_before = q * after, k * after, k * before
+        if not BOUNDED:
             qk_block += tl.where(r == c, tl.sum(q * k, 2)[:, :, None], 0.0)
             for level in tl.static_range(4):
                 kk_block, qk_block = halved_products(q, k, g, kk_block, qk_block, 1 << level, DOT, PRECISION)
-        after, before = tl.exp2(prefix), tl.exp2(suffix)
-        q_after, k_after, k_before = q * after, k * after, k * before
-        if BLOCKS > 1:
-            A, qk = earlier_products(q_after, k_after, k_before, total, A, qk, DOT, PRECISION)
+        e0, e1, e2, e3 = block_rows(tl.exp2(total))
+        if BOUNDED or BLOCKS > 1:
+            columns = decayed_columns(k, k_before, prefix, e1, e2, BOUNDED).to(DOT)
+            A = block_dot(k_after.to(DOT), columns, A, PRECISION)
+            qk = block_dot(q_after.to(DOT), columns, qk, PRECISION)
 
-        from_start = tl.exp2(sum_blocks(total, b * 0, b))[:, None, :]  # to the block's start
-        to_end = tl.exp2(sum_blocks(total, b + 1, b * 0 + BLOCKS))[:, None, :]  # from the block's end
+        b = tl.arange(0, BLOCKS)[:, None]
+        from_start = tl.where(b == 0, 1.0, tl.where(b == 1, e0, tl.where(b == 2, e0 * e1, e0 * e1 * e2)))
+        to_end = tl.where(b == 0, e1 * e2 * e3, tl.where(b == 1, e2 * e3, tl.where(b == 2, e3, 1.0)))
         offs_tile = offs_c[:, None] * BLOCK_K + offs_k[None, :]
-        kb = tl.reshape(k_after * from_start, [C, BLOCK_S]) * beta[:, None]
+        kb = tl.reshape(k_after * from_start[:, None, :], [C, BLOCK_S]) * beta[:, None]
+        q_state = scale * tl.reshape(q_after * from_start[:, None, :], [C, BLOCK_S])
+        k_state = tl.reshape(k_before * to_end[:, None, :], [C, BLOCK_S])
         tl.store(tiles_ptr + offs_tile, kb.to(element))  # until w takes its place
-        tl.store(tiles_ptr + tile + offs_tile, tl.reshape(q_after * from_start, [C, BLOCK_S]).to(element))
-        tl.store(tiles_ptr + 2 * tile + offs_tile, tl.reshape(k_before * to_end, [C, BLOCK_S]).to(element))
-        tl.store(decay_ptr + offs_k, tl.exp2(tl.sum(total, 0)))
+        tl.store(tiles_ptr + tile + offs_tile, q_state.to(element))
+        tl.store(tiles_ptr + 2 * tile + offs_tile, k_state.to(element))
+        tl.store(decay_ptr + offs_k, e0 * e1 * e2 * e3)
 
-    qk = tl.reshape(qk, [C, C]) + block_diagonal(tl.where(r >= c, qk_block, 0.0), C, BLOCKS)
-    tl.store(tiles_ptr + 3 * tile + offs_c[:, None] * C + offs_c[None, :], qk.to(element))
+    qk = tl.where(row_of(C) >= column_of(C), tl.reshape(qk, [C, C]), 0.0)
+    if BOUNDED:
+        kk_block = diagonal_blocks(A)
+    else:
+        qk += block_diagonal(qk_block, C, BLOCKS)
+    tl.store(tiles_ptr + 3 * tile + offs_c[:, None] * C + offs_c[None, :], (scale * qk).to(element))
     beta_rows = tl.reshape(beta, [BLOCKS, SUB])[:, :, None]
     X = sub_block_inverse(tl.where(r > c, kk_block, 0.0) * beta_rows, SPLIT, PRECISION)
-    N = tl.reshape(exact_dot(X, A * beta_rows, SPLIT, PRECISION), [C, C])
+    A = tl.where(tl.arange(0, BLOCKS)[:, None, None] > column_of(C)[None, :, :] // SUB, A * beta_rows, 0.0)
+    N = tl.reshape(exact_dot(X, A, SPLIT, PRECISION), [C, C])
     P = block_inverse(N, BLOCKS, SPLIT, PRECISION)
     for start in range(0, PAD_V, BLOCK_V):
         offs_v = start + tl.arange(0, BLOCK_V)

@@ -11,11 +11,12 @@ import triton
 import triton.language as tl
 
 from .locate import first_slot, locate, sequence_tokens
+from .record import DECAY, decay_of, record_size
 
 
 @triton.jit
 def chunk_update(
-    S, tiles_ptr, decay_ptr, offs_v, mask_u, C: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
+    S, record_ptr, offs_v, mask_u, C: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """S <- diag(exp G_C) S + (exp(G_C - G) k)^T (u - w S), transposed; u counts as 0 where not mask_u.
@@ -23,11 +24,12 @@ def chunk_update(
     Returns S^T and the new values (u - w S)^T [BLOCK_V, C]."""
     offs_k, offs_c = tl.arange(0, BLOCK_K), tl.arange(0, C)
     offs_tile = offs_c[:, None] * BLOCK_K + offs_k[None, :]
+    tiles_ptr = record_ptr + DECAY * BLOCK_K
     w = tl.load(tiles_ptr + offs_tile).to(DOT)  # [C, BLOCK_K]
     k = tl.load(tiles_ptr + 2 * C * BLOCK_K + offs_tile).to(DOT)
     u_ptrs = tiles_ptr + 3 * C * BLOCK_K + C * C + offs_v[:, None] * C + offs_c[None, :]
     u = tl.load(u_ptrs, mask=mask_u[:, None], other=0.0).to(tl.float32)  # [BLOCK_V, C]
-    decay = tl.load(decay_ptr + offs_k)
+    decay = decay_of(record_ptr, offs_k)
     values = u - tl.dot(S.to(DOT), tl.trans(w), input_precision=PRECISION)
     S = tl.dot(values.to(DOT), k, S * decay[None, :], input_precision=PRECISION)
     return S, values
@@ -35,7 +37,7 @@ def chunk_update(
 
 @triton.jit(do_not_specialize=["T", "N", "piece_chunks"])
 def scan_kernel(
-    tiles_ptr, decay_ptr, initial_ptr, pieces_ptr, cu_seqlens_ptr, o_ptr, final_ptr,
+    records_ptr, initial_ptr, pieces_ptr, cu_seqlens_ptr, o_ptr, final_ptr,
     T, N, piece_chunks,
     HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PAD_V: tl.constexpr,
     C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -43,7 +45,6 @@ def scan_kernel(
 ):  # fmt: skip
     """One program: one piece of one sequence (the whole, where pieces_ptr is None), one value head, BLOCK_V columns."""
     BLOCKS_V: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
-    RECORD: tl.constexpr = 3 * C * BLOCK_K + C * C + PAD_V * C
     pid = tl.program_id(0)
     block, hv, slot = pid % BLOCKS_V, pid // BLOCKS_V % HV, pid // (BLOCKS_V * HV)
     if pieces_ptr is None:
@@ -73,22 +74,21 @@ def scan_kernel(
         S += tl.load(initial_ptr + state + offs_s, mask=mask_s, other=0.0)
 
     record = (first_slot(n, first, T, C, cu_seqlens_ptr is not None) + start).to(tl.int64) * HV + hv
-    tiles_ptr += record * RECORD
-    decay_ptr += record * BLOCK_K
+    record_ptr = records_ptr + record * record_size(C, BLOCK_K, PAD_V)
     o_ptr += (first + start * C) * (HV * V) + hv * V
     offs_tile = offs_c[:, None] * BLOCK_K + offs_k[None, :]
     offs_a = offs_c[:, None] * C + offs_c[None, :]
     offs_o = offs_c[None, :] * (HV * V) + offs_v[:, None]
     for chunk in range(start, end):
+        tiles_ptr = record_ptr + DECAY * BLOCK_K
         q = tl.load(tiles_ptr + C * BLOCK_K + offs_tile).to(DOT)
         attention = tl.load(tiles_ptr + 3 * C * BLOCK_K + offs_a).to(DOT)
         o = tl.dot(S.to(DOT), tl.trans(q), input_precision=PRECISION)  # [BLOCK_V, C]
-        S, values = chunk_update(S, tiles_ptr, decay_ptr, offs_v, offs_v < V, C, BLOCK_K, DOT, PRECISION)
+        S, values = chunk_update(S, record_ptr, offs_v, offs_v < V, C, BLOCK_K, DOT, PRECISION)
         o = tl.dot(values.to(DOT), tl.trans(attention), o, input_precision=PRECISION)
         mask_o = (offs_v < V)[:, None] & (offs_c < length - chunk * C)[None, :]
         tl.store(o_ptr + offs_o, o.to(o_ptr.dtype.element_ty), mask=mask_o)
-        tiles_ptr += HV * RECORD
-        decay_ptr += HV * BLOCK_K
+        record_ptr += HV * record_size(C, BLOCK_K, PAD_V)
         o_ptr += C * HV * V
     if final_ptr is not None:
         tl.store(final_ptr + state + offs_s, S, mask=mask_s & (end >= chunks))

@@ -1,0 +1,29 @@
+"""Where intra_kernel leaves one chunk of one value head for the scans.
+
+A record holds, end to end: the decay exp(G_C) [BLOCK_K] in float32 (in the room of DECAY * BLOCK_K elements), then
+w, scale exp(G) q and exp(G_C - G) k [C, BLOCK_K], the attention matrix [C, C] and u^T [PAD_V, C] in the inputs' dtype.
+Columns past K and rows past the sequence's end are zeros, so the scans need no masks.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
+
+import triton
+import triton.language as tl
+
+DECAY = tl.constexpr(2)  # 16-bit elements of a float32
+
+
+def elements(chunk_size: int, block_k: int, pad_v: int) -> int:
+    """Size of a record in elements of the inputs' dtype."""
+    return DECAY.value * block_k + chunk_size * (3 * block_k + chunk_size + pad_v)
+
+
+@triton.jit
+def record_size(C: tl.constexpr, BLOCK_K: tl.constexpr, PAD_V: tl.constexpr):
+    size: tl.constexpr = DECAY * BLOCK_K + C * (3 * BLOCK_K + C + PAD_V)
+    return size
+
+
+@triton.jit
+def decay_of(record_ptr, offs_k):
+    return tl.load(record_ptr.to(tl.pointer_type(tl.float32), bitcast=True) + offs_k)
