@@ -159,7 +159,7 @@ class OutputConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The model and where it runs; nothing here is `auto` any more.
+    """The model and where it runs; `attention` alone may still be `auto`.
 
     Attributes:
         name: the preset's name, published with every record.
@@ -173,9 +173,10 @@ class ModelConfig:
             the slow reference of the page tables that `flashinfer` reads.
         output: which features are published.
         max_batch: frames in one step at most.
-        max_streams: streams open at once at most.
         backbone_checkpoint: DINOv2's own released weights for the patch embedding; what else the network has is random.
             None where `checkpoint` is given.
+        flashinfer_kernels: FlashInfer's kernels; `auto` is fa3 on Hopper, else fa2.
+        max_streams: streams open at once at most.
     """
 
     name: str = "lingbot-map"
@@ -185,11 +186,12 @@ class ModelConfig:
     seed: int = 0
     device: str = "cpu"
     dtype: DType = "float32"
-    attention: Literal["auto", "dense", "paged", "flashinfer"] = "dense"
+    attention: Literal["auto", "dense", "paged", "flashinfer"] = "auto"
     output: OutputConfig = OutputConfig()
     max_batch: int = 8
-    max_streams: int = 64
     backbone_checkpoint: Path | None = None
+    flashinfer_kernels: Literal["auto", "fa2", "fa3"] = "auto"
+    max_streams: int = 64
 
     def __post_init__(self) -> None:
         if self.checkpoint is not None and self.backbone_checkpoint is not None:

@@ -45,7 +45,7 @@ class Engine:
         heads, channels = config.network.heads, config.network.channels
         shape = PoolShape(config.memory_layers, heads, channels // heads, torch_dtype(config.dtype), self._device)
         self._pool = Pool(shape, memory_limit(self._device))
-        attention = choose_backend(config)
+        attention = choose_backend(config, shape)
         self.description = ModelDescription(
             name=config.name,
             weights=weights,

@@ -109,11 +109,24 @@ class Pool:
         reason = self._refusal(layout)
         if reason is not None:
             raise AdmissionError(reason)
-        owner, page_tokens, pages = self._next_owner, layout.frame_tokens, pages_of(layout)
+        try:
+            return self.hold_pages(layout.frame_tokens, pages_of(layout))
+        except (RuntimeError, MemoryError) as error:
+            if is_device_failure(error):
+                raise
+            raise AdmissionError(f"{self._no_room(layout)}, and the device has no more: {error}") from error
+
+    def hold_pages(self, page_tokens: int, pages: int) -> int:
+        """As `allocate`, whatever the limit.
+
+        Raises:
+            RuntimeError, MemoryError: the device has no room. Nothing has changed.
+        """
+        owner = self._next_owner
         if self._spans.can_allocate(page_tokens, pages):
             self._spans = self._spans.allocate(owner, page_tokens, pages)
         else:
-            self._rebuild(self._spans.packed(owner, page_tokens, pages), layout)
+            self._rebuild(self._spans.packed(owner, page_tokens, pages))
         self._next_owner += 1
         return owner
 
@@ -145,7 +158,8 @@ class Pool:
 
     def _empty(self, tokens: int) -> Tensor:
         shape = self.shape
-        return torch.empty((2, tokens, shape.heads, shape.head_dim), dtype=shape.dtype, device=shape.device)
+        with torch.inference_mode(False):  # else nothing outside inference mode could write to it
+            return torch.empty((2, tokens, shape.heads, shape.head_dim), dtype=shape.dtype, device=shape.device)
 
     def _refusal(self, layout: Layout) -> str | None:
         page_tokens, pages = layout.frame_tokens, pages_of(layout)
@@ -162,19 +176,17 @@ class Pool:
             f"{len(self._spans.held)} streams hold {gib(used)}{most}"
         )
 
-    def _rebuild(self, spans: Spans, layout: Layout) -> None:
+    def _rebuild(self, spans: Spans) -> None:
         old, done = self._spans, 0
         try:
             for index in range(self.shape.layers):
                 self._move(index, old, spans)
                 done += 1
-        except (RuntimeError, MemoryError) as error:
-            if is_device_failure(error):
-                raise
-            # There is room to go back: a layer's old buffer is smaller than the new one by what the layer grew.
+        except (RuntimeError, MemoryError):
+            # There is room to go back: a layer's old buffer is smaller than its new one.
             for index in reversed(range(done)):
                 self._move(index, spans, old)
-            raise AdmissionError(f"{self._no_room(layout)}, and the device has no more: {error}") from error
+            raise
         self._spans = spans
 
     def _move(self, index: int, before: Spans, after: Spans) -> None:

@@ -1,0 +1,207 @@
+"""The FlashInfer backend: all streams of a step in one call of its paged kernels. The one file that imports flashinfer.
+
+Checked against flashinfer 0.6.13. A step is planned from host tensors, so it reads nothing back from the device; pages
+are the pool's own storage, not copies; a page is a frame's tokens, whatever their number, and the last page says how
+many of its tokens count, so padding is never attended to (rounding 777 tokens up to 1024 was 16 % off elsewhere).
+"""
+
+import subprocess
+import warnings
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import DeviceError, ModelError
+from ..model.devices import is_device_failure
+from .page_table import PageTable, Sight
+from .paged import TableTensors
+from .pool import Pool, PoolShape, gib
+from .step import Attend
+
+Kernels = Literal["fa2", "fa3"]
+
+HEAD_DIMS = (64, 128)
+DTYPES = (torch.float16, torch.bfloat16)
+
+_INT_WORKSPACE_BYTES = 8 << 20
+"""What the wrapper allocates for its plan; its own constant."""
+
+_TILE = 128
+"""Query rows that a block of the fa2 kernel computes, at most (`FA2DetermineCtaTileQ`)."""
+
+_BLOCKS_PER_SM = 2
+"""Blocks that the fa2 kernel's plan counts on, on each multiprocessor (`PrefillPlan`)."""
+
+
+class Wrapper(Protocol):
+    """What is used of `flashinfer.BatchPrefillWithPagedKVCacheWrapper`."""
+
+    def plan(
+        self,
+        qo_indptr: Tensor,
+        paged_kv_indptr: Tensor,
+        paged_kv_indices: Tensor,
+        paged_kv_last_page_len: Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        page_size: int,
+        *,
+        causal: bool,
+        q_data_type: torch.dtype,
+        kv_data_type: torch.dtype,
+    ) -> None: ...
+
+    def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor], *, out: Tensor) -> Tensor: ...
+
+
+class FlashInferBackend:
+    """Attention of a step's streams, all of one page size, in one call a layer.
+
+    A plan lives in buffers of the wrapper's: a step's calls must be over before the next step is planned, and steps
+    come one after the other, on one CUDA stream.
+
+    Args:
+        wrapper: the kernels, for the pool's device, with NHD layout.
+        kernels: which kernels they are.
+    """
+
+    def __init__(self, wrapper: Wrapper, kernels: Kernels) -> None:
+        self._wrapper = wrapper
+        self._kernels = kernels
+        self._copied: torch.cuda.Event | None = None
+
+    def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
+        """See `Backend`."""
+        shape, table = pool.shape, PageTable.of(sights)
+        rows = table.query_starts[-1]
+        table.check(pool.spans.capacity // table.page_tokens, shape.heads * shape.head_dim)
+        needed = plan_bytes(self._kernels, rows, len(sights), shape)
+        if needed > _INT_WORKSPACE_BYTES:
+            raise ValueError(f"a plan for {rows} queries takes {gib(needed)}, of {gib(_INT_WORKSPACE_BYTES)} at most")
+        self._plan(table, shape)
+
+        def attend(layer: int, query: Tensor) -> Tensor:
+            if query.shape != (rows, shape.heads, shape.head_dim) or query.dtype is not shape.dtype:
+                raise ValueError(f"planned for {rows} queries in {shape.dtype}, got {query.dtype} {list(query.shape)}")
+            query = query.contiguous()
+            return self._wrapper.run(query, pool.pages(layer, table.page_tokens), out=torch.empty_like(query))
+
+        return attend
+
+    def _plan(self, table: PageTable, shape: PoolShape) -> None:
+        # The wrapper writes its plan to one pinned buffer, which the copy to the device may still be reading.
+        if self._copied is not None:
+            self._copied.synchronize()
+        arrays = TableTensors.of(table)
+        self._wrapper.plan(
+            arrays.qo_indptr,
+            arrays.kv_indptr,
+            arrays.kv_indices,
+            arrays.last_page_len,
+            shape.heads,
+            shape.heads,
+            shape.head_dim,
+            table.page_tokens,
+            causal=False,
+            q_data_type=shape.dtype,
+            kv_data_type=shape.dtype,
+        )
+        if shape.device.type == "cuda":
+            self._copied = self._copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record(torch.cuda.current_stream(shape.device))
+
+
+def open_flashinfer(shape: PoolShape, kernels: Literal["auto", "fa2", "fa3"]) -> tuple[FlashInferBackend, Kernels]:
+    """Load the kernels, compiling them first where no compiled ones are installed, and try them on a known answer.
+
+    Args:
+        shape: of the pool whose memories they will read.
+        kernels: which; `auto` is fa3 on a device of capability 9 (Hopper), else fa2.
+
+    Returns:
+        the backend, and which kernels it has.
+
+    Raises:
+        ModelError: they cannot run here; the message says why.
+        DeviceError: the device failed.
+    """
+    _check_shape(shape)
+    try:
+        capability = torch.cuda.get_device_capability(shape.device)
+        chosen = _choose_kernels(kernels, capability)
+        backend = FlashInferBackend(_make_wrapper(shape, chosen), chosen)
+        _try(backend, shape)
+    except (ImportError, RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
+        if is_device_failure(error):
+            raise DeviceError(f"{shape.device} failed: {error}") from error
+        raise ModelError(f"flashinfer cannot run here: {type(error).__name__}: {error}") from error
+    return backend, chosen
+
+
+def workspace_bytes(shape: PoolShape, multiprocessors: int) -> int:
+    """Bytes that the kernels may need for partial results; the fa3 kernel needs none.
+
+    The fa2 plan cuts keys into chunks only as long as no more blocks come of it than run at once, so this does not
+    depend on how many queries there are (`PrefillPlan` and `PrefillBinarySearchKVChunkSize` in scheduler.cuh): outputs
+    in float32, and a logsumexp, of each row of each block's tile.
+    """
+    blocks = _BLOCKS_PER_SM * multiprocessors // shape.heads
+    return shape.heads * blocks * _TILE * (shape.head_dim + 1) * 4 + 32
+
+
+def plan_bytes(kernels: Kernels, rows: int, streams: int, shape: PoolShape) -> int:
+    """Bytes of a plan for so many queries, at most: 32-bit numbers, for each tile of queries or for each query.
+
+    From `PrefillPlan` (3 arrays a tile of at least 16 queries, 1 a query) and `PrefillSM90Plan` (7 arrays a tile of at
+    least 128 queries and a head) in scheduler.cuh.
+    """
+    if kernels == "fa2":
+        return 4 * (3 * (rows // 16 + streams) + rows + streams) + 1024
+    return 4 * 7 * shape.heads * (rows // 128 + streams) + 1024
+
+
+def _check_shape(shape: PoolShape) -> None:
+    if shape.device.type != "cuda":
+        raise ModelError(f"flashinfer runs on CUDA, not on {shape.device}: set attention = 'dense'")
+    if shape.dtype not in DTYPES:
+        name = str(shape.dtype).removeprefix("torch.")
+        raise ModelError(f"flashinfer computes in float16 or bfloat16, not in {name}: set attention = 'dense'")
+    if shape.head_dim not in HEAD_DIMS:
+        raise ModelError(f"flashinfer is used with heads of {HEAD_DIMS} channels, not {shape.head_dim}")
+
+
+def _choose_kernels(kernels: Literal["auto", "fa2", "fa3"], capability: tuple[int, int]) -> Kernels:
+    if capability < (8, 0):
+        raise ValueError(f"it needs a device of capability 8.0 or newer, this one has {capability[0]}.{capability[1]}")
+    if kernels == "fa3" and capability[0] != 9:
+        raise ValueError(f"fa3 needs a device of capability 9 (Hopper), this one has {capability[0]}.{capability[1]}")
+    if kernels == "auto":
+        return "fa3" if capability[0] == 9 else "fa2"
+    return kernels
+
+
+def _make_wrapper(shape: PoolShape, kernels: Kernels) -> Wrapper:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own use of what others deprecate
+        from flashinfer import BatchPrefillWithPagedKVCacheWrapper
+
+    multiprocessors = torch.cuda.get_device_properties(shape.device).multi_processor_count
+    workspace = torch.empty(workspace_bytes(shape, multiprocessors), dtype=torch.uint8, device=shape.device)
+    wrapper: Wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=kernels)
+    return wrapper
+
+
+def _try(backend: FlashInferBackend, shape: PoolShape) -> None:
+    # Ones for values and NaN around them: what reads padding, or wrongly, does not give ones.
+    pool = Pool(PoolShape(1, shape.heads, shape.head_dim, shape.dtype, shape.device))
+    page, rows, seen = 5, 7, 13
+    pool.hold_pages(page, 4)
+    pool.layer(0).fill_(float("nan"))
+    pool.layer(0)[:, page : page + seen] = 1
+    query = torch.ones((rows, shape.heads, shape.head_dim), dtype=shape.dtype, device=shape.device)
+    out = backend.plan(pool, [Sight(rows, page, page + seen, page)])(0, query)
+    if not torch.equal(out, torch.ones_like(out)):
+        raise ValueError("its kernels give wrong numbers on this device")
