@@ -1,7 +1,8 @@
 """The cameras that run: each started, stopped or exchanged by itself, while the others go on undisturbed.
 
 The life of one camera: a stream is opened in the engine; its source is captured until it ends or is told to stop; the
-frames on their way are drained; `end` is published; the stream is closed.
+frames on their way are drained; `end` is published; the stream is closed. A camera that the engine has no room for
+fails with the reason, and is tried again with the next `apply`.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,13 +10,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine import Engine
+from retinad.pipeline.errors import AdmissionError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
-from retinad.pipeline.sources.camera import CameraStatus
+from retinad.pipeline.sources.camera import CameraState, CameraStatus
 from retinad.pipeline.worker import Worker
 
 from .pump import flush
@@ -25,6 +28,8 @@ DRAIN_S = 1.0
 
 CLOSE_S = 0.3
 """Seconds that its stream may then take to close."""
+
+_log = structlog.get_logger("retinad")
 
 
 class Capturing(Protocol):
@@ -73,16 +78,23 @@ class _Running:
     queue: FrameQueue
     camera: Capturing
     first_epoch: int
+    refusal: str | None = None
     capturing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     draining: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     closing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     done: anyio.Event = field(default_factory=anyio.Event)
 
     @property
+    def status(self) -> CameraStatus:
+        if self.refusal is None:
+            return self.camera.status
+        return CameraStatus(self.config.name, CameraState.FAILED, reason=self.refusal)
+
+    @property
     def report(self) -> "CameraReport":
         last_epoch = self.camera.status.stream_epoch
         next_epoch = self.first_epoch if last_epoch is None else last_epoch + 1
-        return CameraReport(self.config, self.camera.status, self.queue.counters, next_epoch)
+        return CameraReport(self.config, self.status, self.queue.counters, next_epoch, self.refusal is not None)
 
     def stop(self) -> None:
         """Stop capturing now, and bound what comes after it."""
@@ -100,12 +112,14 @@ class CameraReport:
         status: its state.
         counters: what became of its frames since the service started.
         next_epoch: the stream epoch that a new connection would get.
+        refused: whether the engine had no room for it.
     """
 
     config: CameraConfig
     status: CameraStatus
     counters: FrameCounters
     next_epoch: int
+    refused: bool = False
 
 
 class Cameras:
@@ -159,7 +173,7 @@ class Cameras:
         """Make exactly these cameras run: stop those that are gone or changed, start those that are new or changed.
 
         A camera whose configuration is the same goes on without losing a frame. A finished one stays finished unless
-        its configuration changed.
+        its configuration changed or the engine had no room for it.
         """
         wanted = {config.name: config for config in configs}
         self._wanted = frozenset(wanted)
@@ -167,7 +181,7 @@ class Cameras:
         await self._stop([run for name, run in self._running.items() if wanted.get(name) != run.config])
         for config in configs:
             finished = self._finished.get(config.name)
-            if config.name not in self._running and (finished is None or finished.config != config):
+            if config.name not in self._running and (finished is None or finished.refused or finished.config != config):
                 self._start(config, finished)
         self._applying = False
         self._notify()
@@ -197,14 +211,23 @@ class Cameras:
     async def _run(self, run: _Running) -> None:
         config = run.config
         with run.capturing:
-            await self._worker.run(lambda engine: engine.open_stream(config.name, config.stream, config.resize))
-            await run.camera.run()
+            await self._open(run)
+            if run.refusal is None:
+                await run.camera.run()
         with run.draining:
             await self._drain(run)
         run.queue.discard()
         with run.closing:
             await self._worker.run(lambda engine: engine.close_stream(config.name))
         self._finish(run)
+
+    async def _open(self, run: _Running) -> None:
+        config = run.config
+        try:
+            await self._worker.run(lambda engine: engine.open_stream(config.name, config.stream, config.resize))
+        except AdmissionError as error:
+            run.refusal = str(error)
+            _log.error(CameraState.FAILED, camera=config.name, reason=run.refusal)
 
     async def _drain(self, run: _Running) -> None:
         await run.queue.emptied()
@@ -218,7 +241,7 @@ class Cameras:
         self._queues.close(name)
         self._finished[name] = run.report
         del self._running[name]
-        self._sink.camera_ended(run.camera.status, run.queue.counters, self._delivery.next_seq(name))
+        self._sink.camera_ended(run.status, run.queue.counters, self._delivery.next_seq(name))
         self._delivery.forget(name)
         run.done.set()
         self._notify()

@@ -253,11 +253,14 @@ class _Service:
             weights=model.weights,
             device=model.device,
             dtype=model.dtype,
+            attention=model.attention,
             parameters=model.parameters,
             endpoints=list(publisher.endpoints),
             cameras=[camera.name for camera in self._config.cameras],
             versions=dict(self._edges.versions),
         )
+        if model.attention_reason is not None:
+            _log.info("attention chosen", attention=model.attention, reason=model.attention_reason)
         if model.weights.startswith("random"):
             _log.warning("the weights are random: the features mean nothing", set="model.checkpoint")
         _log.info("subscribe with", command=f"retinad subscribe {publisher.endpoints[-1]}")

@@ -88,6 +88,25 @@ def test_a_lossless_folder_gives_every_frame_once_and_one_end_and_the_models_own
             np.testing.assert_array_equal(record[tensor.name], tensor.data)
 
 
+def test_one_camera_too_many_fails_with_the_reason_and_the_others_go_on(tmp_path: Path) -> None:
+    """Until there is room for it: a reload without the other camera lets it in."""
+    first, second = (camera(name, "synthetic:?fps=40&width=160&height=120") for name in ("first", "second"))
+    config = write_config(tmp_path, first + second, model="max_streams = 1")
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        records = receive_until(records_in, is_end)
+        records += receive_until(records_in, record_of("first", 5))
+        write_config(tmp_path, second, model="max_streams = 1")
+        service.process.send_signal(signal.SIGHUP)
+        receive_until(records_in, record_of("second"))
+        assert service.stop()[0] == 0
+    (end,) = (record for record in records if isinstance(record, EndRecord))
+    assert (end.camera, end.captured_total) == ("second", 0)
+    assert "one too many: max_streams = 1 are open" in end.reason
+    assert "MiB for 4 frames of 22 tokens and 4 x 6 tokens of history" in end.reason
+    (line,) = (line for line in log_of(service) if line["event"] == "failed")
+    assert (line["camera"], line["reason"], line["level"]) == ("second", end.reason, "error")
+
+
 def test_systemd_is_told_of_loading_readiness_reloading_and_stopping(tmp_path: Path) -> None:
     config = write_config(tmp_path, camera("a", "synthetic:?fps=50&width=160&height=120"))
     with running(config, watchdog_s=1.0) as service:
