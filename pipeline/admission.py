@@ -42,7 +42,6 @@ def check_admission(camera: str, stream: StreamConfig, opened: int, config: Mode
 
 def _largest(stream: StreamConfig, config: ModelConfig) -> Layout:
     # The highest picture there is, a square one.
-    network = config.network
-    side = config.image_width // network.patch_size
-    shape = TokenShape(network.register_tokens, (side, side), network.channels)
+    side = config.image_width // config.network.patch_size
+    shape = TokenShape.of(config.network, (side, side))
     return Layout.of(stream, shape.tokens, shape.special)

@@ -12,7 +12,8 @@ from .cache.state import StreamState
 from .cache.step import Backend, Step
 from .config import ModelConfig
 from .frames import Features, Flag, Size
-from .model.aggregator import Aggregator, FrameNumbers
+from .model.aggregator import FrameNumbers
+from .model.checkpoint import Network
 from .packing import PackedStep, TokenShape, pack
 from .preprocess import Fit
 from .stream import PreparedFrame, Stream
@@ -55,7 +56,7 @@ class Forward:
         backend: how attention to them is computed.
     """
 
-    def __init__(self, model: Aggregator, config: ModelConfig, pool: Pool, backend: Backend) -> None:
+    def __init__(self, model: Network, config: ModelConfig, pool: Pool, backend: Backend) -> None:
         self._model = model
         self._config = config
         self._pool = pool
@@ -95,8 +96,7 @@ class Forward:
         return self._features(batch, step.plans, packed, started_ns, (time.monotonic_ns() - begun_ns) // 1000)
 
     def _token_shape(self, how: Fit) -> TokenShape:
-        network = self._config.network
-        return TokenShape(network.register_tokens, how.grid, network.channels)
+        return TokenShape.of(self._config.network, how.grid)
 
     def _features(
         self, batch: Batch, plans: Sequence[StepPlan], packed: PackedStep, started_ns: int, model_us: int
@@ -120,9 +120,9 @@ class Forward:
 
     def _flags(self, plan: StepPlan, finite: bool) -> set[Flag]:
         conditions = (
-            (Flag.WARMUP, plan.first),
+            (Flag.WARMUP, plan.first and self._config.network.depth > 0),
             (Flag.NAN, not finite),
-            (Flag.RANDOM_WEIGHTS, self._config.checkpoint is None),
+            (Flag.RANDOM_WEIGHTS, self._config.random_weights),
         )
         return {flag for flag, applies in conditions if applies}
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .config import ModelConfig, OutputConfig
+from .config import ModelConfig, NetworkConfig, OutputConfig
 from .frames import FeatureTensor, TokenGroup
 from .model.aggregator import LayerOutput
 from .model.devices import torch_dtype
@@ -21,16 +21,31 @@ from .model.devices import torch_dtype
 
 @dataclass(frozen=True, slots=True)
 class TokenShape:
-    """What a frame's tokens are: S special ones (camera, registers, scale), then a grid of patches; C channels each."""
+    """What a frame's tokens are: S special ones (camera, registers, scale), then a grid of patches; C channels each.
+
+    `blocks` is whether they went through blocks: if not, there are no special tokens, and one part is published, not
+    two.
+    """
 
     registers: int
     grid: tuple[int, int]
     channels: int
+    blocks: bool = True
+
+    @classmethod
+    def of(cls, network: NetworkConfig, grid: tuple[int, int]) -> "TokenShape":
+        """The tokens that a network makes of a picture with this grid of patches."""
+        return cls(network.register_tokens, grid, network.channels, network.depth > 0)
 
     @property
     def special(self) -> int:
         """S."""
-        return self.registers + 2
+        return self.registers + 2 if self.blocks else 0
+
+    @property
+    def parts(self) -> int:
+        """Tensors of C channels that are published side by side."""
+        return 2 if self.blocks else 1
 
     @property
     def tokens(self) -> int:
@@ -77,9 +92,9 @@ class PackedStep:
 def pack(outputs: Sequence[LayerOutput], shape: TokenShape, config: OutputConfig) -> PackedStep:
     """Gather the wanted groups of a step and bring them to the host: the step's only copy from the device.
 
-    A tensor's last axis is 2C: the frame block's output, then the global block's. `pooled` is the mean over `pool` x
-    `pool` patches; at the right and bottom edges, where fewer are left, over those. A number too large for float16
-    becomes inf.
+    A tensor's last axis is 2C: the frame block's output, then the global block's (without blocks, C). `pooled` is the
+    mean over `pool` x `pool` patches; at the right and bottom edges, where fewer are left, over those. A number too
+    large for float16 becomes inf.
 
     Args:
         outputs: the wanted layers' tokens, float32 [F, P, C] each.
@@ -92,7 +107,7 @@ def pack(outputs: Sequence[LayerOutput], shape: TokenShape, config: OutputConfig
     per_layer = len(config.tokens)
     for index, place in enumerate(places):
         _fill(buffer, place, outputs[index // per_layer], shape, config.pool)
-    buffer[:, width] = outputs[-1].across.isfinite().flatten(1).all(1)
+    buffer[:, width] = outputs[-1].parts[-1].isfinite().flatten(1).all(1)
     rows = _as_numpy(_to_host(buffer))
     views = tuple(_views(row, places, config) for row in rows)
     return PackedStep(views, tuple(bool(row[width]) for row in rows))
@@ -102,7 +117,7 @@ def largest_record_bytes(config: ModelConfig) -> int:
     """Bytes of the tensors of the largest record: that of a square picture, the highest there is."""
     network, output = config.network, config.output
     side = config.image_width // network.patch_size
-    shape = TokenShape(network.register_tokens, (side, side), network.channels)
+    shape = TokenShape.of(network, (side, side))
     return _places(output.layers, shape, output)[-1].stop * torch_dtype(output.dtype).itemsize
 
 
@@ -111,7 +126,7 @@ def _places(layers: Sequence[int], shape: TokenShape, config: OutputConfig) -> l
     start = 0
     for layer in layers:
         for group in config.tokens:
-            extent = (*shape.group_shape(group, config.pool), 2 * shape.channels)
+            extent = (*shape.group_shape(group, config.pool), shape.parts * shape.channels)
             stop = start + int(np.prod(extent))
             places.append(_Place(layer, group, extent, start, stop))
             start = stop
@@ -119,9 +134,9 @@ def _places(layers: Sequence[int], shape: TokenShape, config: OutputConfig) -> l
 
 
 def _fill(buffer: Tensor, place: _Place, output: LayerOutput, shape: TokenShape, pool: int) -> None:
-    target = buffer[:, place.start : place.stop].view(-1, *place.shape[:-1], 2, shape.channels)
-    for half, tokens in enumerate((output.frame, output.across)):
-        target[..., half, :] = _group(tokens, place.group, shape, pool)
+    target = buffer[:, place.start : place.stop].view(-1, *place.shape[:-1], shape.parts, shape.channels)
+    for part, tokens in enumerate(output.parts):
+        target[..., part, :] = _group(tokens, place.group, shape, pool)
 
 
 def _group(tokens: Tensor, group: TokenGroup, shape: TokenShape, pool: int) -> Tensor:

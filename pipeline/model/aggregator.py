@@ -34,11 +34,19 @@ class FrameNumbers:
 
 @dataclass(frozen=True, slots=True)
 class LayerOutput:
-    """What one pair of blocks gave: tokens float32 [F, P, C] after the frame block and after the global block."""
+    """What one pair of blocks gave: tokens float32 [F, P, C] after the frame block and after the global block.
+
+    Without blocks, the patch embedding's tokens and None.
+    """
 
     layer: int
     frame: Tensor
-    across: Tensor
+    across: Tensor | None
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """What is published side by side."""
+        return (self.frame,) if self.across is None else (self.frame, self.across)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,66 +1,69 @@
-"""Weights: from a file, checked key by key, or random ones from a seed. Nothing of a file is ever executed."""
+"""Weights: from a file, checked key by key, or random ones from a seed, or a patch embedding's from DINOv2's file."""
 
-import hashlib
 import math
-import pickle
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import ModelConfig
 from ..errors import ModelError
 from .aggregator import Aggregator
 from .devices import torch_dtype
+from .patch_embed import DINO_GRID
+from .patch_features import PatchFeatures
+from .weight_files import file_sha256, read_state_dict
 
 AGGREGATOR = "aggregator."
+BACKBONE = "patch_embed."
 HEADS = ("camera_head.", "depth_head.", "point_head.")
-UNUSED = "patch_embed.mask_token"
+MASK = "mask_token"
+"""DINOv2's token for masked patches, of use in training only."""
 NAMED_KEYS = 10
 """Keys that an error message names at most."""
 
+Network = Aggregator | PatchFeatures
 
-def load_model(config: ModelConfig) -> tuple[Aggregator, str]:
-    """The model on its device, and what its weights are called: `sha256:<hex>` of the file, or `random:<seed>`.
+
+def load_model(config: ModelConfig) -> tuple[Network, str]:
+    """The model on its device, and what its weights are called.
 
     A file's tensors are mapped into memory and go to the device one by one, so memory peaks at the weights plus one
     tensor. On the CPU in the file's own number format they stay mapped: replace such a file by renaming a new one over
     it, never by writing into it.
 
+    Returns:
+        the model, and `sha256:<hex>` of the file, `random:<seed>`, or `sha256:<hex>+random:<seed>` where only the patch
+        embedding is from a file.
+
     Raises:
         ModelError: the file cannot be read, or does not hold exactly this network's weights.
         ValueError: the network's shape is impossible.
     """
+    dtype, device = torch_dtype(config.dtype), torch.device(config.device)
     with torch.device("meta"):
-        model = Aggregator(config.network, torch_dtype(config.dtype))
-    device = torch.device(config.device)
-    if config.checkpoint is None:
-        weights, label = random_weights(model, config.seed), f"random:{config.seed}"
-    else:
-        weights, label = checkpoint_weights(model, config.checkpoint), f"sha256:{file_sha256(config.checkpoint)}"
+        model = Aggregator(config.network, dtype) if config.network.depth else PatchFeatures(config.network, dtype)
+    weights, label = _weights(model, config)
     wanted = model.state_dict()
     placed = {name: value.to(device=device, dtype=wanted[name].dtype) for name, value in weights}
     model.load_state_dict(placed, assign=True)
     return model.to(device).requires_grad_(False).eval(), label
 
 
-def random_weights(model: Aggregator, seed: int) -> Iterable[tuple[str, Tensor]]:
+def random_weights(model: nn.Module, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Names and float32 values for all of a model's weights, the same for the same seed on every machine.
 
     Each weight is drawn by its own generator, so that a weight does not depend on which others there are.
     """
-    for name, value in model.state_dict().items():
-        generator = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
-        yield name, torch.from_numpy(_random_weight(name, tuple(value.shape), generator))
+    return _random_weights(model.state_dict(), seed)
 
 
-def checkpoint_weights(model: Aggregator, path: Path) -> Iterable[tuple[str, Tensor]]:
-    """Names and mapped values, in the file's number format, for all of a model's weights.
+def checkpoint_weights(model: nn.Module, path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Names and values, in the file's number format, for all of a model's weights; a value is let go once it is given.
 
     Takes a bare aggregator, or a full checkpoint whose aggregator stands under `aggregator.`; the weights of heads are
     skipped.
@@ -69,7 +72,49 @@ def checkpoint_weights(model: Aggregator, path: Path) -> Iterable[tuple[str, Ten
         ModelError: the file cannot be read; or keys are missing, unexpected or of the wrong shape: it names up to ten.
     """
     found = _aggregator_keys(read_state_dict(path))
-    wanted = model.state_dict()
+    hint = "" if BACKBONE + "cls_token" in found else _hint_for_backbone(found)
+    return _fitted(path, model.state_dict(), found, hint)
+
+
+def backbone_weights(model: nn.Module, path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Names and values for a model's patch embedding, from a file with the keys of DINOv2's own releases.
+
+    Raises:
+        ModelError: the file cannot be read; keys are missing, unexpected or of the wrong shape: it names up to ten, and
+            says what the file looks like; or the patch embedding is no DINOv2.
+    """
+    wanted = {name: value for name, value in model.state_dict().items() if name.startswith(BACKBONE)}
+    if BACKBONE + "cls_token" not in wanted:
+        raise ModelError(f"checkpoint {path} is for a DINOv2 patch embedding, and this network has none")
+    tensors = read_state_dict(path)
+    hint = _hint_for_checkpoint(tensors)
+    found = {BACKBONE + name: value for name, value in tensors.items() if name != MASK}
+    return _fitted(path, wanted, found, hint)
+
+
+def _weights(model: Network, config: ModelConfig) -> tuple[Iterable[tuple[str, Tensor]], str]:
+    random = f"random:{config.seed}"
+    if config.checkpoint is not None:
+        return checkpoint_weights(model, config.checkpoint), f"sha256:{file_sha256(config.checkpoint)}"
+    if config.backbone_checkpoint is None:
+        return random_weights(model, config.seed), random
+    path, wanted = config.backbone_checkpoint, model.state_dict()
+    weights, label = backbone_weights(model, path), f"sha256:{file_sha256(path)}"
+    rest = {name: value for name, value in wanted.items() if not name.startswith(BACKBONE)}
+    return chain(weights, _random_weights(rest, config.seed)), f"{label}+{random}" if rest else label
+
+
+def _aggregator_keys(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    full = any(name.startswith(AGGREGATOR) for name in tensors)
+    prefix = AGGREGATOR if full else ""
+    own = {name.removeprefix(prefix): value for name, value in tensors.items() if not name.startswith(HEADS)}
+    own.pop(BACKBONE + MASK, None)
+    return own
+
+
+def _fitted(
+    path: Path, wanted: Mapping[str, Tensor], found: dict[str, Tensor], hint: str
+) -> Iterator[tuple[str, Tensor]]:
     problems = [
         *(f"missing {name}" for name in wanted if name not in found),
         *(f"unexpected {name}" for name in found if name not in wanted),
@@ -80,58 +125,40 @@ def checkpoint_weights(model: Aggregator, path: Path) -> Iterable[tuple[str, Ten
         ),
     ]
     if problems:
-        raise ModelError(_describe(path, problems))
-    return ((name, found[name]) for name in wanted)
+        raise ModelError(_describe(path, problems, hint))
+    return ((name, found.pop(name)) for name in wanted)
 
 
-def read_state_dict(path: Path) -> Mapping[str, Tensor]:
-    """A file's tensors by key, mapped into memory: `.safetensors`, or `.pt` / `.pth`.
-
-    A `.pt` file holds the state dict itself, or holds it under `model`.
-
-    Raises:
-        ModelError: the file is missing, damaged, of another kind, or holds anything but tensors and plain data.
-    """
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path, device="cpu")
-        if path.suffix in (".pt", ".pth"):
-            return _tensors(path, torch.load(path, map_location="cpu", weights_only=True, mmap=True))
-    except OSError as error:
-        raise ModelError(f"checkpoint {path}: {error.strerror or error}") from error
-    except pickle.UnpicklingError as error:
-        raise ModelError(f"checkpoint {path} holds more than tensors and could run code: refused") from error
-    except (SafetensorError, RuntimeError, EOFError) as error:
-        raise ModelError(f"checkpoint {path} cannot be read: {error}") from error
-    raise ModelError(f"checkpoint {path}: expected a .safetensors, .pt or .pth file")
-
-
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _tensors(path: Path, loaded: object) -> Mapping[str, Tensor]:
-    if isinstance(loaded, dict) and isinstance(loaded.get("model"), dict):
-        loaded = loaded["model"]
-    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
-        raise ModelError(f"checkpoint {path}: expected a state dict of tensors, at the top or under `model`")
-    return loaded
-
-
-def _aggregator_keys(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    full = any(name.startswith(AGGREGATOR) for name in tensors)
-    prefix = AGGREGATOR if full else ""
-    own = {name.removeprefix(prefix): value for name, value in tensors.items() if not name.startswith(HEADS)}
-    own.pop(UNUSED, None)
-    return own
-
-
-def _describe(path: Path, problems: list[str]) -> str:
+def _describe(path: Path, problems: list[str], hint: str) -> str:
     named = "; ".join(problems[:NAMED_KEYS])
     more = f"; and {len(problems) - NAMED_KEYS} more" if len(problems) > NAMED_KEYS else ""
-    return f"checkpoint {path} does not fit the network, {len(problems)} keys differ: {named}{more}"
+    looks = f" ({hint})" if hint else ""
+    return f"checkpoint {path} does not fit the network{looks}, {len(problems)} keys differ: {named}{more}"
+
+
+def _hint_for_backbone(tensors: Mapping[str, Tensor]) -> str:
+    # What a file that was given as a whole checkpoint looks like.
+    return "it looks like DINOv2 alone: set model.backbone_checkpoint" if "cls_token" in tensors else ""
+
+
+def _hint_for_checkpoint(tensors: Mapping[str, Tensor]) -> str:
+    # What a file that was given as a DINOv2 looks like.
+    if any(name.startswith((AGGREGATOR, "frame_blocks.")) for name in tensors):
+        return "it looks like a whole checkpoint: set model.checkpoint"
+    if any(name.startswith(("embeddings.", "encoder.layer.")) for name in tensors):
+        return "it looks like a conversion for another library: DINOv2's own released file is needed"
+    if "cls_token" in tensors and "register_tokens" not in tensors:
+        return "it looks like DINOv2 without registers: the file with them has reg4 in its name"
+    positions = tensors.get("pos_embed")
+    if positions is not None and positions.ndim == 3 and positions.shape[1] != 1 + DINO_GRID**2:
+        return f"it has {positions.shape[1] - 1} positions: a grid of {DINO_GRID} x {DINO_GRID} is needed"
+    return ""
+
+
+def _random_weights(wanted: Mapping[str, Tensor], seed: int) -> Iterator[tuple[str, Tensor]]:
+    for name, value in wanted.items():
+        generator = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
+        yield name, torch.from_numpy(_random_weight(name, tuple(value.shape), generator))
 
 
 def _random_weight(name: str, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:

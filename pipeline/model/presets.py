@@ -38,7 +38,8 @@ LINGBOT_MAP = Preset(
     name="lingbot-map",
     network=NetworkConfig(),
     image_width=518,
-    stream=StreamConfig(),
+    # Trained on at most 320 frames: the temporal positions of later ones are new to it.
+    stream=StreamConfig(epoch_frames=320),
     layers=(4, 11, 17, 23),
 )
 """The shape of the released LingBot-Map checkpoints (arXiv 2604.14141)."""

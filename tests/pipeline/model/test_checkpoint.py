@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from torch import Tensor
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig
 from retinad.pipeline.errors import ModelError
-from retinad.pipeline.model.aggregator import Aggregator
-from retinad.pipeline.model.checkpoint import load_model
+from retinad.pipeline.model.aggregator import Aggregator, FrameNumbers
+from retinad.pipeline.model.checkpoint import Network, load_model
+from retinad.pipeline.model.patch_features import PatchFeatures
 
-from .golden import DATA, state_dict
+from .golden import DATA, aggregator, pictures, state_dict, weight
 
 SMALL = NetworkConfig(channels=32, heads=2, depth=1, patch_embed="conv")
 
@@ -26,8 +28,20 @@ def weights() -> dict[str, Tensor]:
     return state_dict(Aggregator(SMALL, torch.float32))
 
 
-def load(path: Path | None, network: NetworkConfig = SMALL, seed: int = 0) -> tuple[Aggregator, str]:
+def load(path: Path | None, network: NetworkConfig = SMALL, seed: int = 0) -> tuple[Network, str]:
     return load_model(ModelConfig(network=network, checkpoint=path, seed=seed))
+
+
+def listed_keys() -> dict[str, tuple[int, ...]]:
+    """Keys and shapes of the released form, as the golden file lists them."""
+    lines = (line.split("\t") for line in (DATA / "keys_dinov2_small.txt").read_text().splitlines())
+    return {name: tuple(map(int, shape.split("x"))) for name, shape in lines}
+
+
+def dinov2() -> dict[str, Tensor]:
+    """The golden DINOv2 as its authors release it: without a prefix, with the token for masked patches."""
+    names = {name.removeprefix("patch_embed."): name for name in listed_keys() if name.startswith("patch_embed.")}
+    return {short: weight(name, listed_keys()[name]) for short, name in names.items()}
 
 
 def full_checkpoint() -> dict[str, Tensor]:
@@ -51,10 +65,10 @@ def test_every_form_of_a_checkpoint_loads_exactly(tmp_path: Path, kind: str) -> 
 
 
 def test_released_keys_are_the_networks_keys_but_for_the_unused_one() -> None:
-    listed = dict(line.split("\t") for line in (DATA / "keys_dinov2_small.txt").read_text().splitlines())
+    listed = listed_keys()
     with torch.device("meta"):
         model = Aggregator(NetworkConfig(384, 6, 2, patch_embed="dinov2_vits14_reg"), torch.float32)
-    own = {name: "x".join(map(str, value.shape)) for name, value in model.state_dict().items()}
+    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     assert listed.pop("patch_embed.mask_token")
     assert own == listed
 
@@ -114,6 +128,108 @@ def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path, na
         load(tmp_path / name)
 
 
+# DINOv2's own files
+
+
+DINO = NetworkConfig(384, 6, 2, patch_embed="dinov2_vits14_reg", rope3d=False)
+DINO_ALONE = replace(DINO, depth=0)
+
+
+def load_backbone(path: Path, network: NetworkConfig = DINO_ALONE) -> tuple[Network, str]:
+    return load_model(ModelConfig(network=network, backbone_checkpoint=path, seed=7))
+
+
+def write(tensors: dict[str, Tensor], path: Path, *, old_form: bool = False) -> None:
+    if path.suffix == ".safetensors":
+        save_file(tensors, path)
+    else:
+        torch.save(tensors, path, _use_new_zipfile_serialization=not old_form)
+
+
+@pytest.mark.parametrize("kind", ["w.safetensors", "w.pth", "old w.pth"])
+def test_a_released_dinov2_gives_its_patch_features(tmp_path: Path, kind: str) -> None:
+    """The golden outputs of a network with this embedding check the same embedding's numbers."""
+    path = tmp_path / kind
+    write(dinov2(), path, old_form=kind.startswith("old"))
+    model, label = load_backbone(path)
+    assert isinstance(model, PatchFeatures)
+    assert label == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    whole = aggregator(DINO)
+    images = pictures(6, 2, 56, 70)
+    with torch.inference_mode():
+        (output,) = model(images, FrameNumbers((0, 1), (True, False), (True, True)), NoMemory(), (0,))
+        expected = whole.patch_embed((images - whole.mean) / whole.std)
+    assert (output.layer, output.across) == (0, None)
+    assert torch.equal(output.frame, expected)
+
+
+def test_around_a_backbone_all_else_is_random_and_its_name_says_so(tmp_path: Path) -> None:
+    write(dinov2(), tmp_path / "w.pth")
+    model, label = load_backbone(tmp_path / "w.pth", DINO)
+    random, _ = load(None, DINO, seed=7)
+    assert label == f"sha256:{hashlib.sha256((tmp_path / 'w.pth').read_bytes()).hexdigest()}+random:7"
+    for name, value in model.state_dict().items():
+        if name.startswith("patch_embed."):
+            assert torch.equal(value, weight(name, tuple(value.shape)))
+        else:
+            assert torch.equal(value, random.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("no registers", "without registers"),
+        ("other grid", "256 positions: a grid of 37 x 37"),
+        ("whole checkpoint", "set model.checkpoint"),
+        ("conversion", "conversion for another library"),
+        ("other depth", "unexpected patch_embed.blocks.12.norm1.weight"),
+    ],
+)
+def test_a_file_that_is_not_the_wanted_dinov2_says_what_it_looks_like(tmp_path: Path, change: str, reason: str) -> None:
+    tensors = dinov2()
+    match change:
+        case "no registers":
+            del tensors["register_tokens"]
+        case "other grid":
+            tensors["pos_embed"] = torch.zeros(1, 257, 384)
+        case "whole checkpoint":
+            tensors = {f"aggregator.patch_embed.{name}": value for name, value in tensors.items()}
+        case "conversion":
+            tensors = {"embeddings.cls_token": tensors["cls_token"]}
+        case "other depth":
+            tensors["blocks.12.norm1.weight"] = torch.zeros(384)
+    write(tensors, tmp_path / "w.safetensors")
+    with pytest.raises(ModelError, match=reason):
+        load_backbone(tmp_path / "w.safetensors")
+
+
+def test_a_dinov2_given_as_the_whole_checkpoint_is_pointed_out(tmp_path: Path) -> None:
+    write(dinov2(), tmp_path / "w.safetensors")
+    with pytest.raises(ModelError, match=r"set model\.backbone_checkpoint"):
+        load(tmp_path / "w.safetensors", DINO)
+
+
+def test_a_backbone_needs_an_embedding_that_is_one_and_no_checkpoint_beside_it(tmp_path: Path) -> None:
+    write(dinov2(), tmp_path / "w.safetensors")
+    with pytest.raises(ModelError, match="this network has none"):
+        load_backbone(tmp_path / "w.safetensors", SMALL)
+    with pytest.raises(ValueError, match="not both"):
+        ModelConfig(checkpoint=tmp_path / "a.pt", backbone_checkpoint=tmp_path / "w.safetensors")
+
+
+class NoMemory:
+    """A memory that must not be asked for anything."""
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> None:
+        raise AssertionError
+
+    def attend(self, layer: int, query: Tensor) -> Tensor:
+        raise AssertionError
+
+
+# Random weights, and memory
+
+
 def test_random_weights_depend_on_the_seed_alone() -> None:
     one, label = load(None, seed=3)
     same, _ = load(None, seed=3)
@@ -132,12 +248,19 @@ import torch
 from retinad.pipeline.config import ModelConfig, NetworkConfig
 from retinad.pipeline.model.checkpoint import load_model
 
+BACKBONE = NetworkConfig(384, 6, 0, patch_embed="dinov2_vits14_reg")
+WHOLE = NetworkConfig(channels=512, heads=8, depth=4, patch_embed="conv")
+
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024
 
-network = NetworkConfig(channels=512, heads=8, depth=4, patch_embed="conv")
+path = Path(sys.argv[1])
 before = peak()
-model, _ = load_model(ModelConfig(network=network, checkpoint=Path(sys.argv[1])))
+model, _ = load_model(
+    ModelConfig(network=BACKBONE, backbone_checkpoint=path)
+    if sys.argv[2] == "backbone"
+    else ModelConfig(network=WHOLE, checkpoint=path)
+)
 total = sum(float(parameter.sum()) for parameter in model.parameters())  # touches every page
 weights = sum(parameter.nbytes for parameter in model.parameters())
 print((peak() - before) / weights)
@@ -155,5 +278,16 @@ def test_loading_peaks_at_one_copy_of_the_weights(tmp_path: Path, suffix: str) -
         torch.save(tensors, path)
     else:
         save_file(tensors, path)
-    run = subprocess.run([sys.executable, "-c", MEASURE, path], capture_output=True, text=True, check=True)
-    assert float(run.stdout) <= 1.15
+    assert peak_over_weights(path, "whole") <= 1.15
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's count of peak memory")
+@pytest.mark.parametrize("kind", ["w.safetensors", "w.pth", "old w.pth"])
+def test_loading_a_backbone_peaks_at_one_copy_of_it(tmp_path: Path, kind: str) -> None:
+    write(dinov2(), tmp_path / kind, old_form=kind.startswith("old"))
+    assert peak_over_weights(tmp_path / kind, "backbone") <= 1.15
+
+
+def peak_over_weights(path: Path, what: str) -> float:
+    run = subprocess.run([sys.executable, "-c", MEASURE, path, what], capture_output=True, text=True, check=True)
+    return float(run.stdout)
