@@ -1,0 +1,63 @@
+"""Reads files of weights: `.safetensors`, `.pt` and `.pth`. Nothing of a file is ever executed."""
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ..errors import ModelError
+
+ZIP_START = b"PK\x03\x04"
+OLD_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""How `.pt` files begin: as PyTorch writes them, and as it did before 1.6."""
+
+
+def read_state_dict(path: Path) -> Mapping[str, Tensor]:
+    """A file's tensors by key: `.safetensors`, or `.pt` / `.pth`.
+
+    A `.pt` file holds the state dict itself, or holds it under `model`. Tensors are mapped into memory; those of a
+    `.pt` file in the form before PyTorch 1.6, which cannot be, are read.
+
+    Raises:
+        ModelError: the file is missing, damaged, of another kind, or holds anything but tensors and plain data.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path, device="cpu")
+        if path.suffix in (".pt", ".pth"):
+            mapped = _is_zip(path)
+            return _tensors(path, torch.load(path, map_location="cpu", weights_only=True, mmap=mapped))
+    except OSError as error:
+        raise ModelError(f"checkpoint {path}: {error.strerror or error}") from error
+    except pickle.UnpicklingError as error:
+        raise ModelError(f"checkpoint {path} holds more than tensors and could run code: refused") from error
+    except (SafetensorError, RuntimeError, EOFError) as error:
+        raise ModelError(f"checkpoint {path} cannot be read: {error}") from error
+    raise ModelError(f"checkpoint {path}: expected a .safetensors, .pt or .pth file")
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(max(len(ZIP_START), len(OLD_START)))
+    if not start.startswith((ZIP_START, OLD_START)):
+        raise ModelError(f"checkpoint {path} is no file that torch.save wrote")
+    return start.startswith(ZIP_START)
+
+
+def _tensors(path: Path, loaded: object) -> Mapping[str, Tensor]:
+    if isinstance(loaded, dict) and isinstance(loaded.get("model"), dict):
+        loaded = loaded["model"]
+    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise ModelError(f"checkpoint {path}: expected a state dict of tensors, at the top or under `model`")
+    return loaded
