@@ -1,0 +1,75 @@
+"""Spans of streams of any page size never overlap, stand on page boundaries, and can always be packed together."""
+
+import random
+
+import pytest
+
+from retinad.pipeline.cache.pages import Span, Spans
+
+
+def test_a_span_begins_at_a_multiple_of_its_page_size() -> None:
+    spans = Spans(capacity=40).allocate(0, 7, 1).allocate(1, 5, 2)
+    assert spans.held == (Span(0, 0, 7, 1), Span(1, 10, 5, 2))
+    assert (spans.of(1).first_page, spans.of(1).tokens, spans.of(1).stop, spans.used) == (2, 10, 20, 17)
+
+
+def test_a_freed_gap_is_used_again() -> None:
+    spans = Spans(capacity=30)
+    for owner in range(3):
+        spans = spans.allocate(owner, 5, 2)
+    spans = spans.free(1)
+    assert not spans.can_allocate(5, 3)
+    assert spans.allocate(3, 5, 2).of(3).start == 10
+
+
+def test_what_is_allocated_changes_no_value() -> None:
+    spans = Spans(capacity=10)
+    assert spans.allocate(0, 5, 1) != spans
+    assert spans == Spans(capacity=10)
+    assert spans.free(9) == spans
+
+
+@pytest.mark.parametrize("size", [(5, 3), (0, 1), (5, 0), (-5, 1)])
+def test_what_does_not_fit_is_refused(size: tuple[int, int]) -> None:
+    spans = Spans(capacity=10)
+    assert not spans.can_allocate(*size)
+    with pytest.raises(ValueError, match="in a row among 10 places"):
+        spans.allocate(0, *size)
+    with pytest.raises(KeyError):
+        spans.of(0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_schedules_keep_the_books_right(seed: int) -> None:
+    rng, spans, sizes = random.Random(seed), Spans(), dict[int, tuple[int, int]]()
+    for owner in range(150):
+        if sizes and rng.random() < 0.45:
+            spans = spans.free(sizes_owner := rng.choice(sorted(sizes)))
+            del sizes[sizes_owner]
+        size = (rng.randint(1, 12), rng.randint(1, 9))
+        before = spans
+        if spans.can_allocate(*size):
+            spans = spans.allocate(owner, *size)
+            assert all(spans.of(other) == before.of(other) for other in sizes)
+        else:
+            spans = spans.packed(owner, *size)
+            # Fewer than a page is lost between two sizes.
+            assert spans.capacity - spans.used < sum({page for page, _ in (*sizes.values(), size)})
+        sizes[owner] = size
+        spans.check_integrity()
+        assert {span.owner: (span.page_tokens, span.pages) for span in spans.held} == sizes
+
+
+@pytest.mark.parametrize(
+    ("held", "reason"),
+    [
+        ((Span(0, 3, 5, 1),), "page boundary"),
+        ((Span(0, 0, 5, 0),), "empty"),
+        ((Span(0, 0, 5, 2), Span(1, 5, 5, 1)), "overlaps"),
+        ((Span(0, 15, 5, 2),), "beyond the 20 places"),
+        ((Span(0, 0, 5, 1), Span(0, 5, 5, 1)), "two spans"),
+    ],
+)
+def test_wrong_books_are_noticed(held: tuple[Span, ...], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Spans(20, held).check_integrity()

@@ -1,0 +1,165 @@
+"""One pool for all streams: it grows and shrinks with them, moves them without harm, and refuses with a sum."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from retinad.pipeline.cache.ledger import Layout, Ledger
+from retinad.pipeline.cache.pool import Pool, PoolShape, gib
+from retinad.pipeline.cache.state import StreamState
+from retinad.pipeline.cache.step import Backend
+from retinad.pipeline.config import StreamConfig
+from retinad.pipeline.errors import AdmissionError
+
+from .memory import BACKENDS, LAYERS, D, H, P, S, new_pool, new_state, poison, run, tokens
+
+TOKEN_BYTES = LAYERS * 2 * H * D * 4
+STREAM = StreamConfig(2, 3, history_frames=4)
+PAGES = 2 + 3 + 3
+"""Scale frames, window, and 4 x 3 tokens of history in pages of 5."""
+
+
+def layout(frame_tokens: int = P) -> Layout:
+    return Layout.of(STREAM, frame_tokens, S)
+
+
+def filled(pool: Pool, frame_tokens: int, seed: int) -> StreamState:
+    state = new_state(STREAM, pool, frame_tokens)
+    for number in range(7):
+        run([state], [tokens(seed + number, 2 if number == 0 else 1, frame_tokens)], BACKENDS["dense"])
+    return state
+
+
+def test_a_pool_is_as_large_as_its_streams() -> None:
+    pool = new_pool()
+    assert pool.nbytes == 0
+    states = [new_state(STREAM, pool) for _ in range(3)]
+    assert pool.nbytes == 3 * PAGES * P * TOKEN_BYTES == sum(state.nbytes for state in states)
+    states[1].free()
+    states[1].free()
+    assert new_state(STREAM, pool).span.first_page == PAGES  # the gap
+    for state in (*states, *pool.spans.held):
+        pool.free(state.owner)
+    assert (pool.nbytes, pool.layer(0).numel()) == (0, 0)
+    pool.check_integrity()
+
+
+def test_streams_of_any_sizes_keep_their_tokens_when_the_pool_grows_or_is_packed() -> None:
+    pool = new_pool()
+    states = [filled(pool, size, 100 * size) for size in (5, 9, 7, 5)]
+    states.pop(1).free()
+    kept = [state.read() for state in states]
+    ledgers = [state.ledger for state in states]
+    new = [new_state(STREAM, pool, size) for size in (11, 7, 3, 9)]
+    pool.check_integrity()
+    poison(pool, [*states, *new])
+    for state, before, ledger in zip(states, kept, ledgers, strict=True):
+        assert torch.equal(state.read(), before)
+        assert state.ledger == ledger
+
+
+def test_pages_are_the_pools_own_storage_in_any_size() -> None:
+    pool = new_pool()
+    for size in (5, 7):
+        state = filled(pool, size, 0)
+        keys, values = pool.pages(1, size)
+        span = state.span
+        own = slice(span.first_page, span.first_page + span.pages)
+        assert torch.equal(keys[own].flatten(0, 1), state.layer(1)[0])
+        assert torch.equal(values[own].flatten(0, 1), state.layer(1)[1])
+        assert keys.untyped_storage().data_ptr() == pool.layer(1).untyped_storage().data_ptr()
+        assert keys.is_contiguous()
+        assert values.is_contiguous()
+
+
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+def test_a_span_that_another_stream_has_left_is_like_new(backend: Backend) -> None:
+    """It is full of that stream's tokens."""
+    pool = new_pool()
+    used = filled(pool, P, 0)
+    span = used.span
+    keeper = filled(pool, P, 50)
+    used.free()
+    new, alone = new_state(STREAM, pool), new_state(STREAM)
+    assert (new.span.start, new.span.pages) == (span.start, span.pages)
+    poison(alone.pool, [alone])
+    for number in range(9):
+        part = tokens(300 + number, 2 if number == 0 else 1)
+        assert torch.equal(run([new], [part], backend), run([alone], [part], backend))
+    assert keeper.ledger.committed == 8
+
+
+def test_one_stream_too_many_is_refused_with_the_sum_and_nothing_changes() -> None:
+    pool = new_pool(limit_bytes=2 * PAGES * P * TOKEN_BYTES + 100)
+    states = [filled(pool, P, seed) for seed in (0, 50)]
+    kept, spans = [state.read() for state in states], pool.spans
+    assert not pool.can_allocate(layout())
+    with pytest.raises(AdmissionError) as refusal:
+        new_state(STREAM, pool)
+    assert str(refusal.value) == (
+        f"no memory for another stream: it takes {gib(PAGES * P * TOKEN_BYTES)} for 5 frames of 5 tokens and 4 x 3 "
+        "tokens of history, each 2 layers x 2 x 2 heads x 8 x 4 bytes; 2 streams hold "
+        f"{gib(2 * PAGES * P * TOKEN_BYTES)}, of {gib(2 * PAGES * P * TOKEN_BYTES + 100)} at most"
+    )
+    assert pool.spans == spans
+    assert all(torch.equal(state.read(), before) for state, before in zip(states, kept, strict=True))
+    states[0].free()
+    assert pool.can_allocate(layout())
+    new_state(STREAM, pool)
+
+
+class Full(Pool):
+    """A pool whose device gives a number of buffers, then no more until one is given back."""
+
+    left = 10**6
+
+    def _empty(self, count: int) -> Tensor:
+        if self.left == 0:
+            self.left = 10**6
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        self.left -= 1
+        return super()._empty(count)
+
+
+@pytest.mark.parametrize("layer", range(LAYERS))
+def test_a_device_that_runs_full_while_the_pool_grows_leaves_all_streams_as_they_were(layer: int) -> None:
+    pool = Full(new_pool().shape)
+    states = [filled(pool, size, size) for size in (5, 7)]
+    kept, spans = [state.read() for state in states], pool.spans
+    pool.left = layer
+    with pytest.raises(AdmissionError, match="the device has no more: CUDA out of memory"):
+        pool.allocate(layout(9))
+    pool.check_integrity()
+    assert pool.spans == spans
+    assert all(torch.equal(state.read(), before) for state, before in zip(states, kept, strict=True))
+    pool.allocate(layout(9))
+    pool.check_integrity()
+
+
+def test_a_broken_device_is_no_refusal() -> None:
+    class Broken(Pool):
+        def _empty(self, count: int) -> Tensor:
+            if count:
+                raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+            return super()._empty(count)
+
+    with pytest.raises(torch.AcceleratorError):
+        Broken(new_pool().shape).allocate(layout())
+
+
+def test_a_pool_of_no_layers_takes_no_memory() -> None:
+    pool = Pool(PoolShape(0, H, D, torch.float32, torch.device("cpu")), limit_bytes=0)
+    state = StreamState.allocate(pool, Ledger(layout()))
+    pool.check_integrity()
+    assert (pool.nbytes, state.nbytes) == (0, 0)
+
+
+def test_memory_allocated_in_inference_mode_can_be_written_outside_inference_mode() -> None:
+    with torch.inference_mode():
+        state = filled(new_pool(), P, 0)
+        kept = state.read()
+    state.write(kept.clone())
+
+
+def test_sizes_are_given_for_people() -> None:
+    assert [gib(count) for count in (0, 3 << 19, 3 << 29)] == ["0.0 MiB", "1.5 MiB", "1.50 GiB"]
