@@ -49,6 +49,7 @@ class ServiceConfig:
     Attributes:
         log: the log.
         state_dir: folder for what survives a restart; not made yet.
+        keep_state: whether the streams' memories survive a restart.
         runtime_dir: folder for sockets and locks; not made yet.
         exit_when_done: whether the service stops, with exit code 0, once every source has ended.
         publish: where and how records are published.
@@ -59,6 +60,7 @@ class ServiceConfig:
 
     log: LogConfig
     state_dir: Path
+    keep_state: bool
     runtime_dir: Path
     exit_when_done: bool
     publish: PublishConfig
@@ -163,7 +165,7 @@ def _resolve(tables: _Tables, directories: Directories, env: Mapping[str, str], 
     service = tables.service or ServiceTable()
     publish = resolve_publish(tables.publish or PublishTable(), directories, env, report)
     resolved, device_error = _resolve_model(tables.model, report)
-    stream = resolve_stream(tables.stream or StreamTable(), resolved.stream)
+    stream = resolve_stream(tables.stream or StreamTable(), ("stream",), resolved.stream, report)
     cameras = [
         resolve_camera(camera, ("camera", index), stream, env, report)
         for index, camera in enumerate(tables.cameras)
@@ -175,6 +177,7 @@ def _resolve(tables: _Tables, directories: Directories, env: Mapping[str, str], 
     return ServiceConfig(
         log=LogConfig(service.log_level, service.log_format),
         state_dir=Path(service.state_dir) if service.state_dir else directories.state,
+        keep_state=service.keep_state,
         runtime_dir=directories.runtime,
         exit_when_done=service.exit_when_done,
         publish=publish,

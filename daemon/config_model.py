@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
-from retinad.pipeline.frames import TokenGroup
-from retinad.pipeline.model.presets import LINGBOT_MAP, PRESETS, TINY
+from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
+from retinad.pipeline.model.presets import LINGBOT_MAP, PRESETS, TINY, Preset
 
 from .config_report import Report
 from .config_resolve import given
@@ -14,6 +14,8 @@ from .config_tables import ModelTable
 
 _DINO_CHANNELS = {"dinov2_vits14_reg": 384, "dinov2_vitb14_reg": 768, "dinov2_vitl14_reg": 1024}
 _DINO_PATCH = 14
+_PLAIN = ("seed", "flashinfer_kernels", "max_batch", "max_streams", "image_width")
+"""Keys that are fields of the model's config as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +38,20 @@ def resolve_model(table: ModelTable, report: Report) -> ResolvedModel:
     device = resolve_device(table.device)
     preset = PRESETS[_preset_name(table.preset, device)]
     keys = given(table)
-    output = replace(OutputConfig(layers=preset.layers), **_only(keys, OutputConfig))
+    network = replace(preset.network, **_only(keys, NetworkConfig))
+    output = replace(_default_output(preset, network), **_only(keys, OutputConfig))
+    checkpoint, backbone = _resolve_weights(table, network, report)
     plain = {"image_width": preset.image_width} | keys
     model = replace(
         ModelConfig(name=preset.name),
-        **{key: plain[key] for key in ("seed", "max_batch", "image_width") if key in plain},
-        network=replace(preset.network, **_only(keys, NetworkConfig)),
+        **{key: plain[key] for key in _PLAIN if key in plain},
+        network=network,
         output=replace(output, dtype=table.output_dtype) if table.output_dtype else output,
-        checkpoint=_resolve_checkpoint(table, report),
+        checkpoint=checkpoint,
+        backbone_checkpoint=backbone,
         device=device,
         dtype=resolve_dtype(table.dtype, device),
-        attention="dense",
+        attention=table.attention,
     )
     _check_network(model.network, report)
     _check_output(model, report)
@@ -64,12 +69,30 @@ def _only(keys: dict[str, Any], kind: type[NetworkConfig] | type[OutputConfig]) 
     return {field.name: keys[field.name] for field in fields(kind) if field.name in keys and field.name != "dtype"}
 
 
-def _resolve_checkpoint(table: ModelTable, report: Report) -> Path | None:
-    if table.checkpoint is None:
+def _default_output(preset: Preset, network: NetworkConfig) -> OutputConfig:
+    if network.depth == 0:
+        return OutputConfig(layers=(0,), tokens=(TokenGroup.PATCH,))
+    return OutputConfig(layers=preset.layers)
+
+
+def _resolve_weights(table: ModelTable, network: NetworkConfig, report: Report) -> tuple[Path | None, Path | None]:
+    """The files of `checkpoint` and `backbone_checkpoint`; one of them at most."""
+    whole = _existing(table.checkpoint, "checkpoint", report)
+    backbone = _existing(table.backbone_checkpoint, "backbone_checkpoint", report)
+    if backbone is not None and network.patch_embed == "conv":
+        report.add(("model", "backbone_checkpoint"), "expected patch_embed to be a DINOv2 with it, got 'conv'")
+    if whole is not None and backbone is not None:
+        report.add(("model", "backbone_checkpoint"), "expected no checkpoint beside it: that holds the backbone too")
+        return whole, None
+    return whole, backbone
+
+
+def _existing(text: str | None, key: str, report: Report) -> Path | None:
+    if text is None:
         return None
-    path = Path(table.checkpoint)
+    path = Path(text)
     if not path.is_file():
-        report.add(("model", "checkpoint"), "there is no such file")
+        report.add(("model", key), "there is no such file")
     return path
 
 
@@ -98,7 +121,9 @@ def _check_output(model: ModelConfig, report: Report) -> None:
         report.add(("model", "image_width"), f"{wanted}, got {model.image_width}")
     if list(output.layers) != sorted(set(output.layers)):
         report.add(("model", "layers"), "expected ascending numbers, each once")
-    if max(output.layers) >= network.depth:
+    if network.depth == 0:
+        _check_patches_only(output, report)
+    elif max(output.layers) >= network.depth:
         report.add(("model", "layers"), f"expected 0 to {network.depth - 1} (depth - 1), got {max(output.layers)}")
     if len(set(output.tokens)) != len(output.tokens):
         report.add(("model", "tokens"), "expected each group once")
@@ -107,3 +132,12 @@ def _check_output(model: ModelConfig, report: Report) -> None:
     columns = model.image_width // network.patch_size
     if TokenGroup.POOLED in output.tokens and output.pool > columns:
         report.add(("model", "pool"), f"expected at most the picture's {columns} columns of patches, got {output.pool}")
+
+
+def _check_patches_only(output: OutputConfig, report: Report) -> None:
+    """Without blocks there is one layer, the embedding, and there are no special tokens."""
+    if output.layers != (0,):
+        report.add(("model", "layers"), f"expected [0] with depth = 0 (the patch embedding), got {list(output.layers)}")
+    others = [group.value for group in output.tokens if group not in PATCH_GROUPS]
+    if others:
+        report.add(("model", "tokens"), f"expected patch or pooled with depth = 0, got {', '.join(others)}")

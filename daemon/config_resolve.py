@@ -44,10 +44,16 @@ def resolve_publish(
     return publish
 
 
-def resolve_stream(table: StreamTable, default: StreamConfig) -> StreamConfig:
-    """A stream's config: what the table gives, else the default."""
+def resolve_stream(table: StreamTable, path: KeyPath, default: StreamConfig, report: Report) -> StreamConfig:
+    """A stream's config: what the table gives, else the default. What is wrong goes to the report."""
     keys = given(table)
     retention = {item.name: keys.pop(item.name) for item in fields(RetentionConfig) if item.name in keys}
+    scale_frames = keys.get("scale_frames", default.scale_frames)
+    epoch_frames = keys.get("epoch_frames", default.epoch_frames)
+    if epoch_frames and epoch_frames <= scale_frames:
+        name = "epoch_frames" if "epoch_frames" in keys else "scale_frames"
+        report.add((*path, name), f"expected epoch_frames = 0 or more than scale_frames = {scale_frames}")
+        keys["epoch_frames"] = 0
     return replace(default, **keys, retention=replace(default.retention, **retention))
 
 
@@ -56,7 +62,7 @@ def resolve_camera(
 ) -> CameraConfig:
     """One `[[camera]]`; `stream` is what it inherits. What is wrong goes to the report."""
     source = _resolve_source(table.source.get_secret_value(), (*path, "source"), environment, report)
-    own_stream = resolve_stream(table.stream, stream) if table.stream else stream
+    own_stream = resolve_stream(table.stream, (*path, "stream"), stream, report) if table.stream else stream
     return replace(CameraConfig(table.name, source), **(given(table) | {"source": source, "stream": own_stream}))
 
 

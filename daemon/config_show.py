@@ -19,6 +19,7 @@ def show_config(config: "ServiceConfig") -> str:
         "log_level": config.log.level,
         "log_format": config.log.form,
         "state_dir": str(config.state_dir),
+        "keep_state": config.keep_state,
         "exit_when_done": config.exit_when_done,
     }
     tables = [_table("[service]", service), *_publish_tables(config.publish), _table("[model]", _model(config.model))]

@@ -42,6 +42,7 @@ class ServiceTable(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "console", "json"] = "auto"
     state_dir: Text | None = None
+    keep_state: bool = False
     exit_when_done: bool = True
 
 
@@ -70,11 +71,14 @@ class ModelTable(BaseModel):
     model_config = type_checked
     preset: Literal["auto", "tiny", "lingbot-map"] = "auto"
     checkpoint: Text | None = None
+    backbone_checkpoint: Text | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     device: Annotated[str, Field(pattern=_DEVICE)] = "auto"
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
-    attention: Literal["auto", "dense"] = "auto"
+    attention: Literal["auto", "dense", "flashinfer"] = "auto"
+    flashinfer_kernels: Literal["auto", "fa2", "fa3"] | None = None
     max_batch: Annotated[int, Field(ge=1, le=1024)] | None = None
+    max_streams: Annotated[int, Field(ge=1, le=1024)] | None = None
     image_width: Pixels | None = None
     layers: Annotated[list[Annotated[int, Field(ge=0, le=999)]], Field(min_length=1)] | None = None
     tokens: Annotated[list[Annotated[TokenGroup, Field(strict=False)]], Field(min_length=1)] | None = None
@@ -82,7 +86,7 @@ class ModelTable(BaseModel):
     output_dtype: DType | None = None
     channels: Annotated[int, Field(ge=4, le=16_384)] | None = None
     heads: Annotated[int, Field(ge=1, le=1024)] | None = None
-    depth: Annotated[int, Field(ge=1, le=1000)] | None = None
+    depth: Annotated[int, Field(ge=0, le=1000)] | None = None
     mlp_ratio: Annotated[float, Field(gt=0, le=64)] | None = None
     patch_size: Annotated[int, Field(ge=1, le=256)] | None = None
     patch_embed: Literal["conv", "dinov2_vits14_reg", "dinov2_vitb14_reg", "dinov2_vitl14_reg"] | None = None
@@ -98,6 +102,7 @@ class StreamTable(BaseModel):
     window: Count | None = None
     keyframe_interval: Count | None = None
     history_frames: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    epoch_frames: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = None
     cross_frame_special: bool | None = None
     camera_only: bool | None = None
     include_scale_frames: bool | None = None

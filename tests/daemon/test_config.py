@@ -68,6 +68,7 @@ def test_a_config_with_one_camera_is_the_defaults(load: Load) -> None:
     assert config == ServiceConfig(
         log=LogConfig(),
         state_dir=Path("/s"),
+        keep_state=False,
         runtime_dir=Path("/run/retinad"),
         exit_when_done=True,
         publish=PublishConfig(endpoints=("ipc:///run/retinad/features.sock", "tcp://127.0.0.1:5555")),
@@ -117,6 +118,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         log_format = "json"
         state_dir = "/state"
         exit_when_done = false
+        keep_state = true
         [publish]
         endpoints = ["tcp://0.0.0.0:6000", "ipc://{{runtime}}/x"]
         buffer_mb = 128
@@ -130,7 +132,9 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         device = "cpu"
         dtype = "bfloat16"
         attention = "dense"
+        flashinfer_kernels = "fa2"
         max_batch = 2
+        max_streams = 3
         image_width = 64
         layers = [0, 2]
         tokens = ["pooled", "scale"]
@@ -149,6 +153,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         window = 5
         keyframe_interval = 3
         history_frames = 0
+        epoch_frames = 40
         cross_frame_special = false
         camera_only = true
         include_scale_frames = false
@@ -170,7 +175,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
     """,
         {"XDG_RUNTIME_DIR": "/run/user/7"},
     )
-    stream = StreamConfig(2, 9, 3, 0, RetentionConfig(False, True, False))
+    stream = StreamConfig(2, 9, 3, 0, RetentionConfig(False, True, False), 40)
     camera = CameraConfig(
         "door-1",
         "0",
@@ -191,12 +196,13 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
     output = OutputConfig((0, 2), (TokenGroup.POOLED, TokenGroup.SCALE), 2, "float32")
     assert config.cameras == (camera,)
     assert config.model == ModelConfig(
-        "lingbot-map", network, 64, tmp_path / "weights.pt", 3, "cpu", "bfloat16", "dense", output, 2
+        "lingbot-map", network, 64, tmp_path / "weights.pt", 3, "cpu", "bfloat16", "dense", output, 2, None, "fa2", 3
     )
     curve = CurveConfig(tmp_path / "server.key_secret", tmp_path)
     endpoints = ("tcp://0.0.0.0:6000", "ipc:///run/user/7/retinad/x")
     assert config.publish == PublishConfig(endpoints, 128, 1.0, curve, True)
     assert (config.log, config.state_dir, config.exit_when_done) == (LogConfig("debug", "json"), Path("/state"), False)
+    assert config.keep_state
 
 
 def test_the_preset_follows_the_device_and_streams_follow_the_preset(load: Load) -> None:
@@ -270,14 +276,16 @@ def test_an_unknown_key_is_an_error_with_its_place_and_a_suggestion(
     + [("model", "seed", value) for value in ("-1", "9223372036854775808", "0.5")]
     + [("model", "mlp_ratio", value) for value in ("0", "nan", "false")]
     + [("model", "checkpoint", value) for value in ('""', '"/nope.pt"', '"a\\u0000b"', "0")]
+    + [("model", "backbone_checkpoint", value) for value in ('""', '"/nope.pt"', "true")]
     + [("model", "pool", value) for value in ("0", "2.0")]
+    + [("stream", "epoch_frames", value) for value in ("-1", "4", "1.5", "true")]
     + [
         ("stream", key, value)
         for key in ("window", "scale_frames", "keyframe_interval")
         for value in ("0", "-1", "1.5")
     ]
     + [("service", "log_level", value) for value in ('"loud"', "10")]
-    + [("service", "exit_when_done", "1"), ("service", "state_dir", '""')],
+    + [("service", "exit_when_done", "1"), ("service", "state_dir", '""'), ("service", "keep_state", '"yes"')],
 )
 def test_a_wrong_value_is_an_error_at_its_key(refuse: Refuse, table: str, key: str, value: str) -> None:
     problems = refuse(f"{CAMERA}[{table}]\n{key} = {value}\n")
@@ -399,10 +407,45 @@ def test_an_endpoint_that_must_not_be_bound_is_an_error(refuse: Refuse, endpoint
         ('channels = 384\nheads = 6\npatch_embed = "dinov2_vits14_reg"\npatch_size = 16', "patch_size = 14"),
         ('register_tokens = 0\ntokens = ["registers"]', "no registers"),
         ('tokens = ["pooled"]\npool = 17', "16 columns"),
+        ("depth = 0\nlayers = [1]", "[0] with depth = 0"),
+        ("depth = 0\nlayers = [0, 1]", "[0] with depth = 0"),
+        ('depth = 0\ntokens = ["patch", "camera", "scale"]', "got camera, scale"),
     ],
 )
 def test_a_shape_that_does_not_fit_together_is_an_error(refuse: Refuse, shape: str, word: str) -> None:
     assert any(word in problem.message for problem in refuse(f"{CAMERA}[model]\n{shape}\n"))
+
+
+def test_without_blocks_the_patch_embedding_is_what_is_published(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "dino.pth").touch()
+    model = load(
+        f"""{CAMERA}[model]
+        preset = "lingbot-map"
+        device = "cpu"
+        depth = 0
+        backbone_checkpoint = "{tmp_path}/dino.pth"
+        """
+    ).model
+    assert (model.output.layers, model.output.tokens) == ((0,), (TokenGroup.PATCH,))
+    assert (model.backbone_checkpoint, model.checkpoint) == (tmp_path / "dino.pth", None)
+    assert not model.random_weights
+    assert replace(model, network=LINGBOT_MAP.network).random_weights
+
+
+def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "a.pt").touch()
+    both = f'[model]\ncheckpoint = "{tmp_path}/a.pt"\nbackbone_checkpoint = "{tmp_path}/a.pt"\n'
+    messages = [problem.message for problem in refuse(f"{CAMERA}{both}")]
+    assert any("no checkpoint beside it" in message for message in messages)
+    assert any("DINOv2" in message for message in messages)  # the tiny preset has no DINOv2 to put it in
+
+
+def test_epochs_are_longer_than_their_scale_frames(load: Load, refuse: Refuse) -> None:
+    problems = refuse(f'{CAMERA}stream = {{ epoch_frames = 4 }}\n[[camera]]\nname = "b"\nsource = "synthetic:"\n')
+    assert [problem.key for problem in problems] == ["camera[0].stream.epoch_frames"]
+    (problem,) = refuse(f"{CAMERA}stream = {{ scale_frames = 9 }}\n[stream]\nepoch_frames = 9\n")
+    assert problem.key == "camera[0].stream.scale_frames"
+    assert load(f"{CAMERA}[stream]\nepoch_frames = 5\n").cameras[0].stream.epoch_frames == 5
 
 
 def test_a_device_that_is_not_there_is_no_fault_of_the_config(load: Load, refuse: Refuse) -> None:
