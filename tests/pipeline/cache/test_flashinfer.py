@@ -1,0 +1,122 @@
+"""The FlashInfer backend without a GPU: what it hands to the kernels, what it refuses, and what `auto` then takes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from retinad.pipeline.cache.choose import choose_backend
+from retinad.pipeline.cache.flashinfer import FlashInferBackend, open_flashinfer, plan_bytes, workspace_bytes
+from retinad.pipeline.cache.page_table import Sight
+from retinad.pipeline.cache.paged import TableTensors, attend_pages
+from retinad.pipeline.cache.pool import PoolShape
+from retinad.pipeline.config import ModelConfig, StreamConfig
+from retinad.pipeline.errors import ModelError
+
+from .memory import BACKENDS, D, H, new_pool, new_state, poison, run, tokens
+
+REAL = PoolShape(24, 16, 64, torch.bfloat16, torch.device("cuda:0"))
+
+
+class FakeWrapper:
+    """Takes what the kernels take, by the same names, and reads pages in plain PyTorch."""
+
+    def __init__(self) -> None:
+        self.plans = 0
+
+    def plan(
+        self,
+        qo_indptr: Tensor,
+        paged_kv_indptr: Tensor,
+        paged_kv_indices: Tensor,
+        paged_kv_last_page_len: Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        page_size: int,
+        *,
+        causal: bool,
+        q_data_type: torch.dtype,
+        kv_data_type: torch.dtype,
+    ) -> None:
+        arrays = (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len)
+        assert all(array.dtype is torch.int32 and array.device.type == "cpu" for array in arrays)
+        assert (num_qo_heads, num_kv_heads, head_dim_qk, causal) == (H, H, D, False)
+        assert q_data_type is kv_data_type is torch.float32
+        self.plans += 1
+        self._arrays = TableTensors(*arrays)
+        self._page_size = page_size
+
+    def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor], *, out: Tensor) -> Tensor:
+        assert q.is_contiguous()
+        assert all(pages.is_contiguous() and pages.shape[1] == self._page_size for pages in paged_kv_cache)
+        return out.copy_(attend_pages(q, paged_kv_cache, self._arrays))
+
+
+def test_all_streams_of_a_step_are_planned_once_and_attended_in_one_call_a_layer() -> None:
+    wrapper = FakeWrapper()
+    backend, pool = FlashInferBackend(wrapper, "fa2"), new_pool()
+    settings = [StreamConfig(2, 2), StreamConfig(2, 3, 2)]
+    states, alone = [new_state(stream, pool) for stream in settings], [new_state(stream) for stream in settings]
+    for number in range(12):
+        poison(pool, states)
+        parts = [tokens(10 * number + i, 2 if number == 0 else 1) for i in range(2)]
+        outputs = run(states, parts, backend).split([part.shape[2] for part in parts], dim=1)
+        assert wrapper.plans == number + 1
+        for state, part, output in zip(alone, parts, outputs, strict=True):
+            torch.testing.assert_close(output, run([state], [part], BACKENDS["dense"]), rtol=0, atol=1e-6)
+
+
+def test_queries_that_were_not_planned_never_reach_the_kernels() -> None:
+    """The kernels would read and write beyond them."""
+    pool = new_pool()
+    new_state(StreamConfig(2, 2), pool)
+    attend = FlashInferBackend(FakeWrapper(), "fa2").plan(pool, [Sight(5, 0, 10, 5)])
+    for wrong in (torch.zeros(6, H, D), torch.zeros(5, H, D + 1), torch.zeros(5, H, D, dtype=torch.float64)):
+        with pytest.raises(ValueError, match="planned for 5 queries"):
+            attend(0, wrong)
+
+
+def test_a_plan_larger_than_the_kernels_workspace_is_refused() -> None:
+    pool = new_pool()
+    new_state(StreamConfig(200_000, 1), pool)
+    with pytest.raises(ValueError, match=r"takes .* of 8\.0 MiB at most"):
+        FlashInferBackend(FakeWrapper(), "fa2").plan(pool, [Sight(2_000_000, 0, 10, 5)])
+
+
+def test_workspaces_have_the_size_of_the_kernels_formulas() -> None:
+    """132 multiprocessors, two blocks each, 16 heads: 16 chunks of 128 rows, 64 channels and one logsumexp a head."""
+    assert workspace_bytes(REAL, 132) == 16 * 16 * 128 * 65 * 4 + 32
+    for kernels in ("fa2", "fa3"):
+        most = plan_bytes(kernels, 64 * 1375, 64, REAL)  # 64 square pictures in a step
+        assert 0 < most < 8 << 20
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"device": torch.device("cpu")}, "runs on CUDA, not on cpu: set attention = 'dense'"),
+        ({"dtype": torch.float32}, "float16 or bfloat16, not in float32: set attention = 'dense'"),
+        ({"head_dim": 80}, r"heads of \(64, 128\) channels, not 80"),
+    ],
+)
+def test_what_it_cannot_do_is_said_before_the_first_frame(change: dict[str, object], reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        open_flashinfer(replace(REAL, **change), "auto")  # type: ignore[arg-type]
+
+
+def test_auto_takes_dense_where_flashinfer_cannot_run_and_says_why() -> None:
+    choice = choose_backend(ModelConfig(attention="auto"), replace(REAL, device=torch.device("cpu")))
+    assert (choice.name, choice.reason) == (
+        "dense",
+        "flashinfer runs on CUDA, not on cpu: set attention = 'dense'",
+    )
+
+
+def test_a_backend_that_the_config_names_runs_or_raises() -> None:
+    shape = replace(REAL, device=torch.device("cpu"))
+    assert (choose_backend(ModelConfig(attention="dense"), shape).name) == "dense"
+    assert (choose_backend(ModelConfig(attention="paged"), shape).name) == "paged"
+    with pytest.raises(ModelError, match="runs on CUDA"):
+        choose_backend(ModelConfig(attention="flashinfer"), shape)
