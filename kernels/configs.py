@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+BLOCKS = ("block_s", "scan_block_v", "pieces_block_v", "maps_block_r", "chain_block_v")
 _FOLDER = Path(__file__).parent / "configs"
 
 
@@ -37,19 +38,22 @@ class KdaConfig:
     """One row of a table: the launches of `chunk_kda` for one key width."""
 
     intra: Launch
-    scan: Launch
+    scan: Launch  # of whole sequences: few programs, each as fast as can be
+    pieces: Launch  # of pieces: many programs
     maps: Launch
     chain: Launch
     block_s: int  # columns of K that intra_kernel does at once
-    block_v: int  # columns of V of a scan
+    scan_block_v: int  # columns of V of one program
+    pieces_block_v: int
+    maps_block_r: int  # rows of [M^T; h^T]
     chain_block_v: int
     costs: ScanCosts
 
     @classmethod
     def from_row(cls, row: dict[str, object]) -> "KdaConfig":
         """Read one JSON object; a missing or unknown key raises TypeError, a wrong kind of value ValueError."""
-        parts = {name: Launch(*_ints(row[name])) for name in ("intra", "scan", "maps", "chain")}
-        blocks = {name: row[name] for name in ("block_s", "block_v", "chain_block_v")}
+        parts = {name: Launch(*_ints(row[name])) for name in ("intra", "scan", "pieces", "maps", "chain")}
+        blocks = {name: row[name] for name in BLOCKS}
         costs = row["costs"]
         if not isinstance(costs, dict):
             raise ValueError(f"costs: expected an object, got {costs!r}")

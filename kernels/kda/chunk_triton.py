@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..configs import KdaConfig, kda_config
+from ..configs import KdaConfig, Launch, kda_config
 from . import record
 from .checks import KdaShape
 from .context_parallel import chain_kernel, map_kernel, plan_split
@@ -45,7 +45,6 @@ class Blocks:
     config: KdaConfig
     multiprocessors: int
     block_k: int  # K padded
-    block_v: int  # columns of V of one scan
     pad_v: int  # V padded to TILE_V
     dot: Any  # dtype of the operands of a product
     precision: str  # of products of such operands
@@ -67,8 +66,7 @@ def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int) -> Bloc
         capability, multiprocessors = (0, 0), 1
         dot, precision, split = tl.float32, "ieee", False
     config = kda_config(capability, bits, block_k)
-    block_v = config.block_v if pad_v % config.block_v == 0 else TILE_V
-    return Blocks(config, multiprocessors, block_k, block_v, pad_v, dot, precision, split)
+    return Blocks(config, multiprocessors, block_k, pad_v, dot, precision, split)
 
 
 def prepare(
@@ -105,9 +103,9 @@ class ChunkCall:
         self._strides = tuple(x.stride(1) for x in tensors[:5] if x is not None)
         self._o_shape = (shape.B, shape.T, shape.HV, shape.V)
         self._state_shape = shape.state(options.state_v_first) if options.output_final_state else None
-        self._columns = shape.HV * -(-shape.V // blocks.block_v)
+        columns = shape.N * shape.HV * -(-shape.V // blocks.config.scan_block_v)
         self._plan = plan_split(
-            tokens=shape.T, longest=longest, columns=shape.N * self._columns, chunk_size=options.chunk_size,
+            tokens=shape.T, longest=longest, columns=columns, chunk_size=options.chunk_size,
             multiprocessors=blocks.multiprocessors, costs=blocks.config.costs,
             split=options.split if blocks.block_k <= MAX_MAP else False,
         )  # fmt: skip
@@ -118,7 +116,12 @@ class ChunkCall:
         kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % 16 == 0) for x in tensors)
         kind = (device, kinds, self._strides, options.output_final_state)
         self._intra = _intra(shape, options, blocks, self._dtype, kind)
-        self._scan = _scan(shape, options, blocks, (*kind, self._plan is None))
+        launch, width = blocks.config.scan, blocks.config.scan_block_v
+        if self._plan is not None:
+            launch, width = blocks.config.pieces, blocks.config.pieces_block_v
+        block_v = min(width, blocks.pad_v)
+        self._columns = shape.HV * -(-shape.V // block_v)
+        self._scan = _scan(shape, options, blocks, launch, block_v, (*kind, self._plan is None))
         if self._plan is not None:
             self._maps, self._chain = _maps(shape, options, blocks, kind)
 
@@ -165,7 +168,7 @@ class ChunkCall:
         size = slots * shape.HV * (rows + blocks.pad_v) * blocks.block_k
         pieces = torch.empty(size, dtype=torch.float32, device=self._device)
         sizes = (cuts, shape.T, shape.N, piece_chunks)
-        self._maps(slots * shape.HV * (rows // min(blocks.block_k, blocks.block_v)), records, pieces, *sizes)
+        self._maps(slots * shape.HV * -(-rows // blocks.config.maps_block_r), records, pieces, *sizes)
         self._chain(
             shape.N * shape.HV * (blocks.pad_v // blocks.config.chain_block_v), pieces, initial_state, *sizes
         )
@@ -185,19 +188,23 @@ def _intra(
     return bound_kernel(intra_kernel, constants, blocks.config.intra, (*kind, options.lower_bound is None))
 
 
-def _scan(shape: KdaShape, options: Options, blocks: Blocks, kind: tuple[Any, ...]) -> BoundKernel:
+def _scan(
+    shape: KdaShape, options: Options, blocks: Blocks, launch: Launch, block_v: int, kind: tuple[Any, ...]
+) -> BoundKernel:
     constants = (
-        shape.HV, shape.K, shape.V, blocks.pad_v, options.chunk_size, blocks.block_k, blocks.block_v,
+        shape.HV, shape.K, shape.V, blocks.pad_v, options.chunk_size, blocks.block_k, block_v,
         options.state_v_first, blocks.dot, blocks.precision,
     )  # fmt: skip
-    return bound_kernel(scan_kernel, constants, blocks.config.scan, kind)
+    return bound_kernel(scan_kernel, constants, launch, kind)
 
 
 def _maps(
     shape: KdaShape, options: Options, blocks: Blocks, kind: tuple[Any, ...]
 ) -> tuple[BoundKernel, BoundKernel]:
-    block_r = min(blocks.block_k, blocks.block_v)
-    maps = (shape.HV, blocks.pad_v, options.chunk_size, blocks.block_k, block_r, blocks.dot, blocks.precision)
+    maps = (
+        shape.HV, blocks.pad_v, options.chunk_size, blocks.block_k, blocks.config.maps_block_r, blocks.dot,
+        blocks.precision,
+    )  # fmt: skip
     chain = (
         shape.HV, shape.K, shape.V, blocks.pad_v, options.chunk_size, blocks.block_k, blocks.config.chain_block_v,
         options.state_v_first, blocks.precision,

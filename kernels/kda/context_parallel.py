@@ -86,7 +86,7 @@ def map_kernel(
 ):  # fmt: skip
     """One program: BLOCK_R rows of [M^T; h^T] of one piece, one value head. A piece of the workspace pieces_ptr holds
     M^T [BLOCK_K, BLOCK_K], h^T [PAD_V, BLOCK_K] and the incoming state [PAD_V, BLOCK_K], all float32."""
-    BLOCKS_R: tl.constexpr = (BLOCK_K + PAD_V) // BLOCK_R
+    BLOCKS_R: tl.constexpr = (BLOCK_K + PAD_V + BLOCK_R - 1) // BLOCK_R
     pid = tl.program_id(0)
     hv, slot = pid // BLOCKS_R % HV, pid // (BLOCKS_R * HV)
     n, piece, first, length = locate(slot, cu_seqlens_ptr, T, N, piece_chunks * C)
@@ -100,10 +100,11 @@ def map_kernel(
     record = (first_slot(n, first, T, C, cu_seqlens_ptr is not None) + start).to(tl.int64) * HV + hv
     record_ptr = records_ptr + record * record_size(C, BLOCK_K, PAD_V)
     for _ in range(piece_chunks):
-        S, _values = chunk_update(S, record_ptr, offs_r - BLOCK_K, offs_r >= BLOCK_K, C, BLOCK_K, DOT, PRECISION)
+        S, _values = chunk_update(S, record_ptr, offs_r - BLOCK_K, (offs_r >= BLOCK_K) & (offs_r < BLOCK_K + PAD_V), C, BLOCK_K, DOT, PRECISION)
         record_ptr += HV * record_size(C, BLOCK_K, PAD_V)
     rows = (slot.to(tl.int64) * HV + hv) * (BLOCK_K + 2 * PAD_V) + offs_r
-    tl.store(pieces_ptr + rows[:, None] * BLOCK_K + offs_k[None, :], S)
+    mask_r = offs_r < BLOCK_K + PAD_V
+    tl.store(pieces_ptr + rows[:, None] * BLOCK_K + offs_k[None, :], S, mask=mask_r[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "N", "piece_chunks"])

@@ -21,18 +21,30 @@ def sigmoid(x):
 
 
 @triton.jit
-def log_decay(g, A_log_ptr, dt_bias_ptr, lower_bound, hv, offs_k, mask_k, K: tl.constexpr):
-    """Gate of a [C, BLOCK_K] float32 tile: -exp(A_log) softplus(g + dt_bias), or lower_bound sigmoid(...)."""
-    if dt_bias_ptr is not None:
-        g += tl.load(dt_bias_ptr + hv * K + offs_k, mask=mask_k, other=0.0).to(tl.float32)[None, :]
+def gate_rate(A_log_ptr, hv):
+    """exp(A_log) of a value head; 1 without A_log."""
     rate = 1.0
     if A_log_ptr is not None:
         rate = tl.exp(tl.load(A_log_ptr + hv).to(tl.float32))
+    return rate
+
+
+@triton.jit
+def gate(g, rate, lower_bound):
+    """-rate softplus(g), or lower_bound sigmoid(rate g), of float32 g that includes dt_bias."""
     if lower_bound is None:
         g = -rate * (tl.maximum(g, 0.0, propagate_nan=tl.PropagateNan.ALL) + tl.log(1.0 + tl.exp(-tl.abs(g))))
     else:
         g = lower_bound * sigmoid(rate * g)
     return g
+
+
+@triton.jit
+def log_decay(g, A_log_ptr, dt_bias_ptr, lower_bound, hv, offs_k, mask_k, K: tl.constexpr):
+    """Gate of a [C, BLOCK_K] float32 tile: -exp(A_log) softplus(g + dt_bias), or lower_bound sigmoid(...)."""
+    if dt_bias_ptr is not None:
+        g += tl.load(dt_bias_ptr + hv * K + offs_k, mask=mask_k, other=0.0).to(tl.float32)[None, :]
+    return gate(g, gate_rate(A_log_ptr, hv), lower_bound)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ which bfloat16 and float32 hold.
 import triton
 import triton.language as tl
 
-from .gate import floor_log_decay, log_decay, sigmoid
+from .gate import floor_log_decay, gate, gate_rate, sigmoid
 from .locate import locate
 from .record import DECAY, record_size
 
@@ -178,13 +178,17 @@ def solve(P, X, y, C: tl.constexpr, BLOCKS: tl.constexpr, DOT: tl.constexpr, PRE
 
 
 @triton.jit
-def inverse_length(x_ptrs, mask_c, K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_S: tl.constexpr):
-    """1 / |x| of rows of K elements at x_ptrs [C], as [C] float32."""
-    squares = tl.zeros([x_ptrs.shape[0], BLOCK_S], tl.float32)
+def load_columns(row_ptrs, offs, mask_c, WIDTH: tl.constexpr):
+    """Columns offs of the rows at row_ptrs [C], zeros where not mask_c and from column WIDTH on."""
+    return tl.load(row_ptrs[:, None] + offs[None, :], mask=mask_c[:, None] & (offs < WIDTH)[None, :], other=0.0)
+
+
+@triton.jit
+def inverse_length(row_ptrs, mask_c, K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_S: tl.constexpr):
+    """1 / |x| of the rows of K elements at row_ptrs [C], as [C] float32."""
+    squares = tl.zeros([row_ptrs.shape[0], BLOCK_S], tl.float32)
     for start in tl.static_range(0, BLOCK_K, BLOCK_S):
-        offs_k = start + tl.arange(0, BLOCK_S)
-        mask = mask_c[:, None] & (offs_k < K)[None, :]
-        x = tl.load(x_ptrs[:, None] + offs_k[None, :], mask=mask, other=0.0).to(tl.float32)
+        x = load_columns(row_ptrs, start + tl.arange(0, BLOCK_S), mask_c, K).to(tl.float32)
         squares += x * x
     return tl.rsqrt(tl.sum(squares, 1) + 1e-6)
 
@@ -217,7 +221,15 @@ def intra_kernel(
     q_ptrs = q_ptr + t * stride_qt + hv // (HV // H) * K
     k_ptrs = k_ptr + t * stride_kt + hv // (HV // H) * K
     g_ptrs = g_ptr + t * stride_gt + hv * K
+    v_ptrs = v_ptr + t * stride_vt + hv * V
+
+    # What comes next is loaded before what is here is worked on, all through this kernel.
+    offs_next = tl.arange(0, BLOCK_S)
+    q_next = load_columns(q_ptrs, offs_next, mask_c, K)
+    k_next = load_columns(k_ptrs, offs_next, mask_c, K)
+    g_next = load_columns(g_ptrs, offs_next, mask_c, K)
     beta = tl.load(beta_ptr + t * stride_bt + hv, mask=mask_c, other=0.0).to(tl.float32)
+    rate = gate_rate(A_log_ptr, hv)
     if BETA_FACTOR > 0:
         beta = tl.where(mask_c, BETA_FACTOR * sigmoid(beta), 0.0)
     if USE_L2NORM:
@@ -231,14 +243,15 @@ def intra_kernel(
     qk = tl.zeros([BLOCKS, SUB, C], tl.float32)
     for start in range(0, BLOCK_K, BLOCK_S):  # a slice of the keys' columns
         offs_k = start + tl.arange(0, BLOCK_S)
-        mask_k = offs_k < K
-        mask = mask_c[:, None] & mask_k[None, :]
-        q = tl.load(q_ptrs[:, None] + offs_k[None, :], mask=mask, other=0.0).to(tl.float32)  # [C, BLOCK_S]
-        k = tl.load(k_ptrs[:, None] + offs_k[None, :], mask=mask, other=0.0).to(tl.float32)
-        g = tl.load(g_ptrs[:, None] + offs_k[None, :], mask=mask, other=0.0).to(tl.float32)
+        q, k, g = q_next.to(tl.float32), k_next.to(tl.float32), g_next.to(tl.float32)  # [C, BLOCK_S]
+        offs_next = offs_k + BLOCK_S
+        q_next = load_columns(q_ptrs, offs_next, mask_c, K)
+        k_next = load_columns(k_ptrs, offs_next, mask_c, K)
+        g_next = load_columns(g_ptrs, offs_next, mask_c, K)
         if USE_GATE:
-            g = log_decay(g, A_log_ptr, dt_bias_ptr, lower_bound, hv, offs_k, mask_k, K)
-            g = tl.where(mask, g, 0.0)
+            if dt_bias_ptr is not None:
+                g += tl.load(dt_bias_ptr + hv * K + offs_k, mask=offs_k < K, other=0.0).to(tl.float32)[None, :]
+            g = tl.where(mask_c[:, None] & (offs_k < K)[None, :], gate(g, rate, lower_bound), 0.0)
         if not BOUNDED:
             g = floor_log_decay(g)
         g *= LOG2_E  # exp2 is one instruction
@@ -280,21 +293,26 @@ def intra_kernel(
     else:
         qk += block_diagonal(qk_block, C, BLOCKS)
     tl.store(tiles_ptr + 3 * tile + offs_c[:, None] * C + offs_c[None, :], (scale * qk).to(element))
+    tl.debug_barrier()  # every thread's part of kb is in place
+    BLOCK_W: tl.constexpr = 64 if BLOCK_K > 64 else BLOCK_K
+    offs_w = tl.arange(0, BLOCK_W)
+    w_ptrs = tiles_ptr + offs_c * BLOCK_K
+    kb_next = load_columns(w_ptrs, offs_w, mask_c, BLOCK_K)
+    offs_v = tl.arange(0, BLOCK_V)
+    v_next = load_columns(v_ptrs, offs_v, mask_c, V)
     beta_rows = tl.reshape(beta, [BLOCKS, SUB])[:, :, None]
     X = sub_block_inverse(tl.where(r > c, kk_block, 0.0) * beta_rows, SPLIT, PRECISION)
     A = tl.where(tl.arange(0, BLOCKS)[:, None, None] > column_of(C)[None, :, :] // SUB, A * beta_rows, 0.0)
     N = tl.reshape(exact_dot(X, A, SPLIT, PRECISION), [C, C])
     P = block_inverse(N, BLOCKS, SPLIT, PRECISION)
-    for start in range(0, PAD_V, BLOCK_V):
-        offs_v = start + tl.arange(0, BLOCK_V)
-        v_ptrs = v_ptr + t[:, None] * stride_vt + hv * V + offs_v[None, :]
-        v = tl.load(v_ptrs, mask=mask_c[:, None] & (offs_v < V)[None, :], other=0.0).to(tl.float32)
-        u = solve(P, X, (v * beta[:, None]).to(DOT), C, BLOCKS, DOT, PRECISION)  # [C, BLOCK_V]
-        tl.store(tiles_ptr + 3 * tile + C * C + offs_c[:, None] + offs_v[None, :] * C, u.to(element))
-    tl.debug_barrier()  # every thread's part of kb is in place
-    BLOCK_W: tl.constexpr = min(BLOCK_K, 64)
     for start in range(0, BLOCK_K, BLOCK_W):
-        offs_tile = offs_c[:, None] * BLOCK_K + start + tl.arange(0, BLOCK_W)[None, :]
-        w = solve(P, X, tl.load(tiles_ptr + offs_tile).to(DOT), C, BLOCKS, DOT, PRECISION)
-        tl.debug_barrier()  # no thread still reads what w replaces
-        tl.store(tiles_ptr + offs_tile, w.to(element))
+        kb = kb_next.to(DOT)
+        kb_next = load_columns(w_ptrs, start + BLOCK_W + offs_w, mask_c, BLOCK_K)
+        w = solve(P, X, kb, C, BLOCKS, DOT, PRECISION)  # [C, BLOCK_W]
+        tl.store(w_ptrs[:, None] + start + offs_w[None, :], w.to(element))
+    u_ptrs = tiles_ptr + 3 * tile + C * C + offs_c
+    for start in range(0, PAD_V, BLOCK_V):
+        v = v_next.to(tl.float32)
+        v_next = load_columns(v_ptrs, start + BLOCK_V + offs_v, mask_c, V)
+        u = solve(P, X, (v * beta[:, None]).to(DOT), C, BLOCKS, DOT, PRECISION)  # [C, BLOCK_V]
+        tl.store(u_ptrs[:, None] + (start + offs_v)[None, :] * C, u.to(element))

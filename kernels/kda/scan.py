@@ -69,7 +69,7 @@ def scan_kernel(
     S = tl.zeros([BLOCK_V, BLOCK_K], tl.float32)
     if pieces_ptr is not None:
         rows = (slot.to(tl.int64) * HV + hv) * (BLOCK_K + 2 * PAD_V) + BLOCK_K + PAD_V + offs_v
-        S += tl.load(pieces_ptr + rows[:, None] * BLOCK_K + offs_k[None, :])
+        S += tl.load(pieces_ptr + rows[:, None] * BLOCK_K + offs_k[None, :], mask=(offs_v < PAD_V)[:, None], other=0.0)
     elif initial_ptr is not None:
         S += tl.load(initial_ptr + state + offs_s, mask=mask_s, other=0.0)
 
