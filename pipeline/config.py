@@ -8,6 +8,8 @@ from typing import Literal
 from .frames import TokenGroup
 
 DType = Literal["float16", "bfloat16", "float32"]
+Attention = Literal["auto", "dense", "paged", "flashinfer"]
+FlashInferKernels = Literal["fa2", "fa3"]
 
 
 class CaptureMode(StrEnum):
@@ -75,6 +77,13 @@ class StreamConfig:
             raise ValueError(
                 f"epoch_frames is 0 or more than scale_frames = {self.scale_frames}, got {self.epoch_frames}"
             )
+
+    @property
+    def kept_history(self) -> int:
+        """Evicted frames that leave tokens behind, at most: in an epoch no more than these leave the window."""
+        if not self.epoch_frames:
+            return self.history_frames
+        return min(self.history_frames, max(0, self.epoch_frames - self.window))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +195,11 @@ class ModelConfig:
     seed: int = 0
     device: str = "cpu"
     dtype: DType = "float32"
-    attention: Literal["auto", "dense", "paged", "flashinfer"] = "auto"
+    attention: Attention = "auto"
     output: OutputConfig = OutputConfig()
     max_batch: int = 8
     backbone_checkpoint: Path | None = None
-    flashinfer_kernels: Literal["auto", "fa2", "fa3"] = "auto"
+    flashinfer_kernels: Literal["auto"] | FlashInferKernels = "auto"
     max_streams: int = 64
 
     def __post_init__(self) -> None:

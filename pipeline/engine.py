@@ -19,7 +19,7 @@ from .config import ModelConfig, ResizeMode, StreamConfig
 from .engine_report import EngineStatistics, ModelDescription, StreamStatistics, stream_statistics
 from .errors import DeviceError, ModelError
 from .forward import Batch, Forward, Segment, batches
-from .frames import Features, Flag, Frame, FrameFailure, FrameStamp, Size
+from .frames import PATCH_GROUPS, Features, Flag, Frame, FrameFailure, FrameStamp, Size
 from .model.checkpoint import load_model
 from .model.devices import is_device_failure, torch_dtype
 from .preprocess import Fit, fit, preprocess
@@ -28,6 +28,9 @@ from .stream import Stream
 __all__ = ["Engine", "EngineStatistics", "ModelDescription", "Outcome", "StreamStatistics"]
 
 Outcome = Features | FrameFailure
+
+MEMORYLESS = StreamConfig(scale_frames=1, window=1, history_frames=0)
+"""What streams are told where the network has no memory: no frame waits for others."""
 
 
 class Engine:
@@ -86,7 +89,7 @@ class Engine:
         if camera in self._streams:
             raise ValueError(f"camera {camera!r} already has a stream")
         check_admission(camera, stream, len(self._streams), self._config, self._pool)
-        self._streams[camera] = Stream(camera, stream, resize)
+        self._streams[camera] = Stream(camera, stream if self._config.memory_layers else MEMORYLESS, resize)
 
     def close_stream(self, camera: str) -> None:
         """Drop a stream with its memory. Call `flush` first: frames that still wait give nothing. Idempotent."""
@@ -114,9 +117,10 @@ class Engine:
         Pictures that have the same size in the model run in one forward, whatever the age of their streams, at most
         `max_batch` frames at a time (a stream's first block stays whole). A frame cannot be used (too thin, wrong
         shape, no stream): it fails alone. There is no room for a stream's memory: its frames fail, and it tries again
-        with the next. A forward fails: its frames fail, its streams start anew. A frame gives
-        non-finite numbers: they are given, flagged, and its stream starts anew. A frame has another size, or comes
-        from a source that was opened anew: its stream starts anew, and frames that still waited are run before.
+        with the next. A forward fails: its frames fail, its streams start anew. A frame gives non-finite numbers: they
+        are given, flagged, and its stream starts anew. A frame has another size, or comes from a source that was opened
+        anew: its stream starts anew, and frames that still waited are run before. A stream's epoch is over: a new one
+        begins with its last frames, which run once more before this frame and are not given again.
 
         Returns:
             features and failures. A camera's features come in the order of its frames: none yet for a frame that waits
@@ -132,8 +136,10 @@ class Engine:
         outcomes: list[Outcome] = []
         for frame in frames:
             outcomes += self._admit(frame, started_ns)
-        ready = (self._streams[frame.stamp.camera] for frame in frames if self._is_ready(frame.stamp.camera))
-        return outcomes + self._run_all([Segment(stream, stream.take()) for stream in ready], started_ns)
+        streams = [stream for frame in frames if (stream := self._streams.get(frame.stamp.camera)) is not None]
+        self._renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
+        ready = [Segment(stream, stream.take()) for stream in streams if stream.ready]
+        return outcomes + self._run_all(ready, started_ns)
 
     @torch.inference_mode()
     def warm_up(self, sizes: Sequence[Size]) -> None:
@@ -165,8 +171,7 @@ class Engine:
                 self._forward.prepare(segment)
                 self._forward.run((segment,), started_ns=0)
         except RuntimeError as error:
-            if is_device_failure(error):
-                raise DeviceError(f"{self._config.device} failed: {error}") from error
+            self._raise_if_broken(error)
             raise
         finally:
             stream.free()
@@ -190,10 +195,6 @@ class Engine:
         stream.add(stamp, image, how, preprocess_us)
         return released
 
-    def _is_ready(self, camera: str) -> bool:
-        stream = self._streams.get(camera)
-        return stream is not None and stream.ready
-
     def _fit(self, size: Size, mode: ResizeMode) -> Fit:
         return fit(size, mode, self._config.image_width, self._config.network.patch_size)
 
@@ -215,20 +216,41 @@ class Engine:
             outcomes += self._run(batch, started_ns)
         return outcomes
 
+    def _renew(self, streams: Sequence[Stream], started_ns: int) -> None:
+        # What fails here leaves its streams empty: the frame that is about to run begins their epoch instead.
+        segments = [Segment(stream, stream.renew()) for stream in streams]
+        for batch in batches(segments, self._config.max_batch):
+            try:
+                self._advance(batch, started_ns)
+            except Exception as error:
+                self._raise_if_broken(error)
+
     def _run(self, batch: Batch, started_ns: int) -> list[Outcome]:
         try:
-            features = self._forward.run(batch, started_ns)
+            features = self._advance(batch, started_ns)
         except Exception as error:  # whatever it was, no frame may be lost
-            _restart(batch, {segment.stream.camera for segment in batch})
             return self._failed([frame.stamp for segment in batch for frame in segment.frames], error)
-        spoilt = [record.stamp.camera for record in features if Flag.NAN in record.flags]
-        _restart(batch, set(spoilt))
-        self._counts = self._counts.plus(forwards=1, features=len(features), nan_frames=len(spoilt))
+        spoilt = sum(Flag.NAN in record.flags for record in features)
+        self._counts = self._counts.plus(features=len(features), nan_frames=spoilt)
         return list(features)
 
-    def _failed(self, stamps: Sequence[FrameStamp], error: Exception) -> list[Outcome]:
+    def _advance(self, batch: Batch, started_ns: int) -> list[Features]:
+        # Runs a batch; streams that fail or whose numbers are not finite start anew.
+        try:
+            features = self._forward.run(batch, started_ns)
+        except Exception:
+            _restart(batch, {segment.stream.camera for segment in batch})
+            raise
+        _restart(batch, {record.stamp.camera for record in features if Flag.NAN in record.flags})
+        self._counts = self._counts.plus(forwards=1)
+        return features
+
+    def _raise_if_broken(self, error: Exception) -> None:
         if is_device_failure(error):
             raise DeviceError(f"{self._config.device} failed: {error}") from error
+
+    def _failed(self, stamps: Sequence[FrameStamp], error: Exception) -> list[Outcome]:
+        self._raise_if_broken(error)
         return self._fail(stamps, f"{type(error).__name__}: {error}")
 
     def _fail(self, stamps: Sequence[FrameStamp], reason: str) -> list[Outcome]:
@@ -244,8 +266,11 @@ def _restart(batch: Batch, cameras: set[str]) -> None:
 
 def _check(config: ModelConfig) -> None:
     layers, depth, patch_size = config.output.layers, config.network.depth, config.network.patch_size
-    if not layers or list(layers) != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] < depth:
-        raise ValueError(f"output.layers are ascending numbers from 0 to {depth - 1}, got {list(layers)}")
+    last = max(depth, 1) - 1
+    if not layers or list(layers) != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] <= last:
+        raise ValueError(f"output.layers are ascending numbers from 0 to {last}, got {list(layers)}")
+    if not depth and not PATCH_GROUPS.issuperset(config.output.tokens):
+        raise ValueError(f"a network of depth 0 gives patch and pooled tokens only, not {list(config.output.tokens)}")
     if not config.output.tokens or len(set(config.output.tokens)) < len(config.output.tokens):
         raise ValueError(f"output.tokens are distinct groups, at least one, got {list(config.output.tokens)}")
     if config.output.pool < 1 or config.max_batch < 1:

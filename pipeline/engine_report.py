@@ -36,11 +36,12 @@ class StreamStatistics:
     Attributes:
         camera: the stream's name.
         epoch: number of its memory; the memory was restarted so many times.
-        frames: frames in this epoch so far.
+        frames: frames in this epoch so far, those of the epoch before that it began with included.
         keyframes: those of them that entered the memory.
         history_dropped: evicted frames of which nothing is attended to any more.
-        waiting: frames that wait for the stream's first step.
+        waiting: frames that wait for the stream's first step (among `frames`).
         nbytes: bytes of its memory.
+        recent_nbytes: bytes of the pictures kept for the next epoch.
     """
 
     camera: str
@@ -50,6 +51,7 @@ class StreamStatistics:
     history_dropped: int
     waiting: int
     nbytes: int
+    recent_nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,10 @@ def stream_statistics(stream: Stream) -> StreamStatistics:
     return StreamStatistics(
         camera=stream.camera,
         epoch=stream.epoch,
-        frames=stream.next_frame,
+        frames=stream.next_frame + len(stream.waiting),
         keyframes=0 if ledger is None else ledger.committed,
         history_dropped=0 if ledger is None else ledger.evicted - ledger.remembered,
         waiting=len(stream.waiting),
         nbytes=0 if stream.state is None else stream.state.nbytes,
+        recent_nbytes=stream.recent.nbytes,
     )

@@ -110,7 +110,8 @@ class Features:
     Attributes:
         stamp: the frame's stamp.
         epoch: number of the model's memory of this stream, from 0, new at each reset of it.
-        epoch_frame: number of the frame within that memory, from 0.
+        epoch_frame: number of the frame within that memory, from 0. Frames of the epoch before, with which an epoch may
+            begin, are counted: the first frame published of it then has their number.
         keyframe: whether the frame entered the memory (later frames attend to it).
         flags: see `Flag`.
         model_size: width and height of the picture that the model saw, in pixels.

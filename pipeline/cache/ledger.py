@@ -51,7 +51,7 @@ class Layout:
             pinned=pinned,
             scale_frames=stream.scale_frames,
             keyframe_interval=stream.keyframe_interval,
-            history=stream.history_frames if retention.cross_frame_special else 0,
+            history=stream.kept_history if retention.cross_frame_special else 0,
             kept_tokens=1 if retention.camera_only else special_tokens,
         )
 
