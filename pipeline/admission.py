@@ -43,5 +43,4 @@ def check_admission(camera: str, stream: StreamConfig, opened: int, config: Mode
 def _largest(stream: StreamConfig, config: ModelConfig) -> Layout:
     # The highest picture there is, a square one.
     side = config.image_width // config.network.patch_size
-    shape = TokenShape.of(config.network, (side, side))
-    return Layout.of(stream, shape.tokens, shape.special)
+    return TokenShape.of(config.network, (side, side)).layout(stream)

@@ -7,6 +7,7 @@ last of them (flag `warmup`); every frame that went in comes out exactly once, a
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -17,17 +18,16 @@ from .cache.choose import choose_backend
 from .cache.pool import Pool, PoolShape
 from .config import ModelConfig, ResizeMode, StreamConfig
 from .engine_report import EngineStatistics, ModelDescription, StreamStatistics, stream_statistics
-from .errors import DeviceError, ModelError
-from .forward import Batch, Forward, Segment, batches
-from .frames import PATCH_GROUPS, Features, Flag, Frame, FrameFailure, FrameStamp, Size
+from .forward import Forward, Segment
+from .frames import PATCH_GROUPS, Frame, FrameStamp, Size
 from .model.checkpoint import load_model
-from .model.devices import is_device_failure, torch_dtype
+from .model.devices import torch_dtype
 from .preprocess import Fit, fit, preprocess
+from .runner import Outcome, Runner
+from .saved_stream import Model, SavedStream, load_stream, save_stream
 from .stream import Stream
 
 __all__ = ["Engine", "EngineStatistics", "ModelDescription", "Outcome", "StreamStatistics"]
-
-Outcome = Features | FrameFailure
 
 MEMORYLESS = StreamConfig(scale_frames=1, window=1, history_frames=0)
 """What streams are told where the network has no memory: no frame waits for others."""
@@ -60,9 +60,10 @@ class Engine:
             parameters=sum(parameter.numel() for parameter in model.parameters()),
         )
         self._config = config
+        self._identity = Model.of(config, weights)
         self._forward = Forward(model, config, self._pool, attention.backend)
+        self._runner = Runner(self._forward, config)
         self._streams: dict[str, Stream] = {}
-        self._counts = EngineStatistics()
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +78,9 @@ class Engine:
 
     def statistics(self) -> EngineStatistics:
         """Counts and memory; takes no time worth speaking of."""
-        return replace(self._counts, streams=tuple(stream_statistics(stream) for stream in self._streams.values()))
+        return replace(
+            self._runner.counts, streams=tuple(stream_statistics(stream) for stream in self._streams.values())
+        )
 
     def open_stream(self, camera: str, stream: StreamConfig, resize: ResizeMode) -> None:
         """Begin a stream. Its memory is allocated at its first step, which shows how large its pictures are.
@@ -96,6 +99,39 @@ class Engine:
         stream = self._streams.pop(camera, None)
         if stream is not None:
             stream.free()
+
+    @torch.inference_mode()
+    def save_state(self, camera: str, path: Path, *, deadline_s: float | None = None) -> None:
+        """Write all that a stream remembers to a safetensors file, whole or not at all; the stream goes on as before.
+
+        Args:
+            camera: whose stream.
+            path: where, in a folder that exists; what stands there is replaced.
+            deadline_s: `time.monotonic()` at which to give up, or None.
+
+        Raises:
+            StateError: it remembers nothing yet, frames of it wait (see `flush`), or it cannot be written by then.
+            ValueError: the camera has no stream.
+        """
+        save_stream(self._open(camera), self._identity, path, deadline_s)
+
+    @torch.inference_mode()
+    def load_state(self, camera: str, path: Path) -> SavedStream:
+        """Let an open stream go on from a file, to the bit on the same device, in the file's epoch and frame number.
+
+        What it remembered or had waiting is dropped. Its next frame goes on if its size is that of the file's frames,
+        whatever connection of its source it comes from; else it begins a new epoch.
+
+        Returns:
+            what the file says of itself.
+
+        Raises:
+            StateError: the file cannot be read, or is of another model, configuration or size; the message says what
+                differs. The stream is as it was.
+            AdmissionError: there is no room for it. The stream remembers nothing then.
+            ValueError: the camera has no stream.
+        """
+        return load_stream(self._open(camera), self._identity, self._pool, self._config.image_width, path)
 
     @torch.inference_mode()
     def flush(self, camera: str) -> list[Outcome]:
@@ -137,9 +173,9 @@ class Engine:
         for frame in frames:
             outcomes += self._admit(frame, started_ns)
         streams = [stream for frame in frames if (stream := self._streams.get(frame.stamp.camera)) is not None]
-        self._renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
+        self._runner.renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
         ready = [Segment(stream, stream.take()) for stream in streams if stream.ready]
-        return outcomes + self._run_all(ready, started_ns)
+        return outcomes + self._runner.run(ready, started_ns)
 
     @torch.inference_mode()
     def warm_up(self, sizes: Sequence[Size]) -> None:
@@ -159,6 +195,11 @@ class Engine:
         for how in fits.values():
             self._rehearse(how)
 
+    def _open(self, camera: str) -> Stream:
+        if camera not in self._streams:
+            raise ValueError(f"camera {camera!r} has no stream")
+        return self._streams[camera]
+
     def _rehearse(self, how: Fit) -> None:
         stream = Stream("warm-up", StreamConfig(scale_frames=1, window=1, history_frames=1), ResizeMode.CROP)
         stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, how.source_size)
@@ -167,12 +208,7 @@ class Engine:
         try:
             for _ in range(2):
                 stream.add(stamp, preprocess(blank, how, self._device), how, preprocess_us=0)
-                segment = Segment(stream, stream.take())
-                self._forward.prepare(segment)
-                self._forward.run((segment,), started_ns=0)
-        except RuntimeError as error:
-            self._raise_if_broken(error)
-            raise
+                self._runner.rehearse(Segment(stream, stream.take()))
         finally:
             stream.free()
 
@@ -181,12 +217,12 @@ class Engine:
         stamp, begun_ns = frame.stamp, time.monotonic_ns()
         stream = self._streams.get(stamp.camera)
         if stream is None:
-            return self._fail([stamp], "its camera has no stream")
+            return self._runner.fail([stamp], "its camera has no stream")
         try:
             how = self._fit(stamp.source_size, stream.resize)
             image = preprocess(frame.pixels, how, self._device)
         except (ValueError, RuntimeError) as error:  # RuntimeError: torch's, of which out of memory is one
-            return self._failed([stamp], error)
+            return self._runner.failed([stamp], error)
         preprocess_us = (time.monotonic_ns() - begun_ns) // 1000
         released: list[Outcome] = []
         if stream.breaks_with(stamp):
@@ -199,69 +235,7 @@ class Engine:
         return fit(size, mode, self._config.image_width, self._config.network.patch_size)
 
     def _release(self, stream: Stream, started_ns: int) -> list[Outcome]:
-        return self._run_all([Segment(stream, stream.take())], started_ns) if stream.waiting else []
-
-    def _run_all(self, segments: Sequence[Segment], started_ns: int) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        prepared: list[Segment] = []
-        for segment in segments:
-            try:
-                self._forward.prepare(segment)
-            except (ModelError, RuntimeError) as error:
-                segment.stream.restart()
-                outcomes += self._failed([frame.stamp for frame in segment.frames], error)
-            else:
-                prepared.append(segment)
-        for batch in batches(prepared, self._config.max_batch):
-            outcomes += self._run(batch, started_ns)
-        return outcomes
-
-    def _renew(self, streams: Sequence[Stream], started_ns: int) -> None:
-        # What fails here leaves its streams empty: the frame that is about to run begins their epoch instead.
-        segments = [Segment(stream, stream.renew()) for stream in streams]
-        for batch in batches(segments, self._config.max_batch):
-            try:
-                self._advance(batch, started_ns)
-            except Exception as error:
-                self._raise_if_broken(error)
-
-    def _run(self, batch: Batch, started_ns: int) -> list[Outcome]:
-        try:
-            features = self._advance(batch, started_ns)
-        except Exception as error:  # whatever it was, no frame may be lost
-            return self._failed([frame.stamp for segment in batch for frame in segment.frames], error)
-        spoilt = sum(Flag.NAN in record.flags for record in features)
-        self._counts = self._counts.plus(features=len(features), nan_frames=spoilt)
-        return list(features)
-
-    def _advance(self, batch: Batch, started_ns: int) -> list[Features]:
-        # Runs a batch; streams that fail or whose numbers are not finite start anew.
-        try:
-            features = self._forward.run(batch, started_ns)
-        except Exception:
-            _restart(batch, {segment.stream.camera for segment in batch})
-            raise
-        _restart(batch, {record.stamp.camera for record in features if Flag.NAN in record.flags})
-        self._counts = self._counts.plus(forwards=1)
-        return features
-
-    def _raise_if_broken(self, error: Exception) -> None:
-        if is_device_failure(error):
-            raise DeviceError(f"{self._config.device} failed: {error}") from error
-
-    def _failed(self, stamps: Sequence[FrameStamp], error: Exception) -> list[Outcome]:
-        self._raise_if_broken(error)
-        return self._fail(stamps, f"{type(error).__name__}: {error}")
-
-    def _fail(self, stamps: Sequence[FrameStamp], reason: str) -> list[Outcome]:
-        self._counts = self._counts.plus(failures=len(stamps))
-        return [FrameFailure(stamp, reason) for stamp in stamps]
-
-
-def _restart(batch: Batch, cameras: set[str]) -> None:
-    for segment in batch:
-        if segment.stream.camera in cameras:
-            segment.stream.restart()
+        return self._runner.run([Segment(stream, stream.take())], started_ns) if stream.waiting else []
 
 
 def _check(config: ModelConfig) -> None:

@@ -5,6 +5,7 @@ PipelineError
 ├── ModelError      a model, checkpoint or device cannot be used as configured
 │   ├── AdmissionError  there is no room for one stream more: the others go on
 │   └── DeviceError     the device itself failed: the process must not go on with it
+├── StateError      a stream's memory cannot be written to its file, or the file does not fit the stream
 └── PublishError    an endpoint cannot be bound or used
 """
 
@@ -55,6 +56,10 @@ class AdmissionError(ModelError):
 
 class DeviceError(ModelError):
     """The device itself failed (a sticky CUDA error, a lost device): the process must stop."""
+
+
+class StateError(PipelineError):
+    """A stream's memory cannot be written, or what a file holds is not for this stream; the message says why."""
 
 
 class PublishError(PipelineError):

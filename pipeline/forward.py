@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .cache.ledger import Layout, Ledger, StepPlan
+from .cache.ledger import Ledger, StepPlan
 from .cache.pool import Pool
 from .cache.state import StreamState
 from .cache.step import Backend, Step
@@ -69,8 +69,8 @@ class Forward:
             AdmissionError: there is no room for it. The stream has no memory then.
             DeviceError: the device failed.
         """
-        stream, shape = segment.stream, self._token_shape(segment.frames[0].how)
-        layout = Layout.of(stream.config, shape.tokens, shape.special)
+        stream = segment.stream
+        layout = self._token_shape(segment.frames[0].how).layout(stream.config)
         if stream.state is not None and stream.state.ledger.layout == layout:
             return
         stream.free()

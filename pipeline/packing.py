@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .config import ModelConfig, NetworkConfig, OutputConfig
+from .cache.ledger import Layout
+from .config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
 from .frames import FeatureTensor, TokenGroup
 from .model.aggregator import LayerOutput
 from .model.devices import torch_dtype
@@ -51,6 +52,10 @@ class TokenShape:
     def tokens(self) -> int:
         """P."""
         return self.special + self.grid[0] * self.grid[1]
+
+    def layout(self, stream: StreamConfig) -> Layout:
+        """How a stream of such frames is stored."""
+        return Layout.of(stream, self.tokens, self.special)
 
     def group_shape(self, group: TokenGroup, pool: int) -> tuple[int, ...]:
         """The shape of a published group, its channels left out."""

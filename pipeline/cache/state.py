@@ -49,6 +49,10 @@ class StreamState:
         span = self.span
         return self.pool.layer(index)[:, span.start : span.stop]
 
+    def kept(self, index: int) -> Tensor:
+        """What later steps can see of a layer: keys and values [2, n, H, D], a view of the ledger's `kept` places."""
+        return self.layer(index)[:, slice(*self.ledger.kept)]
+
     def copy(self) -> "StreamState":
         """A state that goes on from here independently.
 
@@ -69,8 +73,7 @@ class StreamState:
 
     def read(self) -> Tensor:
         """A copy of what later steps can see: keys and values [L, 2, n, H, D] of the ledger's `kept` places."""
-        kept = slice(*self.ledger.kept)
-        return torch.stack([self.layer(index)[:, kept] for index in range(self.pool.shape.layers)])
+        return torch.stack([self.kept(index) for index in range(self.pool.shape.layers)])
 
     def write(self, tokens: Tensor) -> None:
         """Put back what `read` gave of a state with an equal ledger, on any device, in the pool's dtype.
@@ -83,4 +86,4 @@ class StreamState:
         if tuple(tokens.shape) != wanted or tokens.dtype is not shape.dtype:
             raise ValueError(f"expected {shape.dtype} {list(wanted)}, got {tokens.dtype} {list(tokens.shape)}")
         for index, layer in enumerate(tokens):
-            self.layer(index)[:, kept] = layer
+            self.kept(index).copy_(layer)

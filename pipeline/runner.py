@@ -1,0 +1,114 @@
+"""Runs what is ready and says what becomes of each frame: features, or a failure. No stream is left half written."""
+
+from collections.abc import Sequence
+
+from .config import ModelConfig
+from .engine_report import EngineStatistics
+from .errors import DeviceError, ModelError
+from .forward import Batch, Forward, Segment, batches
+from .frames import Features, Flag, FrameFailure, FrameStamp
+from .model.devices import is_device_failure
+from .stream import Stream
+
+Outcome = Features | FrameFailure
+
+
+class Runner:
+    """Batches segments, runs them, and starts streams anew that fail or whose numbers are not finite.
+
+    Every method raises DeviceError where the device itself failed.
+
+    Attributes:
+        counts: what was run so far; without the streams.
+
+    Args:
+        forward: runs a batch.
+        config: what the model is.
+    """
+
+    def __init__(self, forward: Forward, config: ModelConfig) -> None:
+        self.counts = EngineStatistics()
+        self._forward = forward
+        self._config = config
+
+    def run(self, segments: Sequence[Segment], started_ns: int) -> list[Outcome]:
+        """Run segments of different streams; every frame of them comes out.
+
+        Args:
+            segments: frames taken from their streams.
+            started_ns: monotonic time at which the step began.
+        """
+        outcomes: list[Outcome] = []
+        prepared: list[Segment] = []
+        for segment in segments:
+            try:
+                self._forward.prepare(segment)
+            except (ModelError, RuntimeError) as error:
+                segment.stream.restart()
+                outcomes += self.failed([frame.stamp for frame in segment.frames], error)
+            else:
+                prepared.append(segment)
+        for batch in batches(prepared, self._config.max_batch):
+            outcomes += self._run(batch, started_ns)
+        return outcomes
+
+    def renew(self, streams: Sequence[Stream], started_ns: int) -> None:
+        """Begin new epochs with the streams' last frames. What fails leaves its streams empty: with the next frame."""
+        segments = [Segment(stream, stream.renew()) for stream in streams]
+        for batch in batches(segments, self._config.max_batch):
+            try:
+                self._advance(batch, started_ns)
+            except Exception as error:  # whatever it was, the frames that come next are not lost
+                self._raise_if_broken(error)
+
+    def rehearse(self, segment: Segment) -> None:
+        """Run a segment, and count nothing.
+
+        Raises:
+            RuntimeError: whatever failed, as it came.
+        """
+        try:
+            self._forward.prepare(segment)
+            self._forward.run((segment,), started_ns=0)
+        except RuntimeError as error:
+            self._raise_if_broken(error)
+            raise
+
+    def failed(self, stamps: Sequence[FrameStamp], error: Exception) -> list[Outcome]:
+        """Frames for which something was raised."""
+        self._raise_if_broken(error)
+        return self.fail(stamps, f"{type(error).__name__}: {error}")
+
+    def fail(self, stamps: Sequence[FrameStamp], reason: str) -> list[Outcome]:
+        """Frames that cannot be used."""
+        self.counts = self.counts.plus(failures=len(stamps))
+        return [FrameFailure(stamp, reason) for stamp in stamps]
+
+    def _run(self, batch: Batch, started_ns: int) -> list[Outcome]:
+        try:
+            features = self._advance(batch, started_ns)
+        except Exception as error:  # whatever it was, no frame may be lost
+            return self.failed([frame.stamp for segment in batch for frame in segment.frames], error)
+        spoilt = sum(Flag.NAN in record.flags for record in features)
+        self.counts = self.counts.plus(features=len(features), nan_frames=spoilt)
+        return list(features)
+
+    def _advance(self, batch: Batch, started_ns: int) -> list[Features]:
+        try:
+            features = self._forward.run(batch, started_ns)
+        except Exception:
+            _restart(batch, {segment.stream.camera for segment in batch})
+            raise
+        _restart(batch, {record.stamp.camera for record in features if Flag.NAN in record.flags})
+        self.counts = self.counts.plus(forwards=1)
+        return features
+
+    def _raise_if_broken(self, error: Exception) -> None:
+        if is_device_failure(error):
+            raise DeviceError(f"{self._config.device} failed: {error}") from error
+
+
+def _restart(batch: Batch, cameras: set[str]) -> None:
+    for segment in batch:
+        if segment.stream.camera in cameras:
+            segment.stream.restart()

@@ -1,0 +1,240 @@
+"""A stream as a file: its memory, its place in its epoch, its last pictures, and what must be the same to go on."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from .cache.ledger import Layout, Ledger
+from .cache.pool import Pool
+from .cache.state import StreamState
+from .cache.state_file import StateFile, open_state_file, write_state_file
+from .config import DType, ModelConfig, NetworkConfig, ResizeMode, StreamConfig
+from .errors import StateError
+from .frames import FrameStamp, Size
+from .packing import TokenShape
+from .preprocess import Fit, fit
+from .stream import Stream
+
+SCHEMA = 1
+"""Number of the files' form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What of a model a memory depends on.
+
+    Attributes:
+        weights: their name, as published.
+        network: its shape.
+        layers: layers that keep a memory.
+        dtype: number format that it computes in.
+    """
+
+    weights: str
+    network: NetworkConfig
+    layers: int
+    dtype: DType
+
+    @classmethod
+    def of(cls, config: ModelConfig, weights: str) -> "Model":
+        """Of a configured model, whose weights are called so."""
+        return cls(weights, config.network, config.memory_layers, config.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What must be the same for a stream to go on from a file."""
+
+    model: Model
+    stream: StreamConfig
+    resize: ResizeMode
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Where a stream stands; see `Ledger` and `Stream`."""
+
+    committed: int
+    pinned: int
+    later: int
+    epoch: int
+    next_frame: int
+    reset: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStream:
+    """The header of a file.
+
+    Attributes:
+        schema: number of its form.
+        camera: whose stream it was.
+        saved_unix_ns: when it was written.
+        setting: what must be the same.
+        source_size, model_size, grid: of its pictures.
+        counters: where it stood.
+        recent: pictures that are kept for the next epoch.
+    """
+
+    schema: int
+    camera: str
+    saved_unix_ns: int
+    setting: Setting
+    source_size: Size
+    model_size: Size
+    grid: tuple[int, int]
+    counters: Counters
+    recent: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    schema: int
+
+
+def save_stream(stream: Stream, model: Model, path: Path, deadline_s: float | None) -> None:
+    """Write a stream to a file, see `write_state_file`. The stream goes on as if nothing had been.
+
+    Raises:
+        StateError: it remembers nothing yet, frames of it still wait, or the file cannot be written by the deadline.
+    """
+    state = stream.state
+    if state is None or stream.last is None or stream.starting:
+        raise StateError(f"camera {stream.camera!r} remembers nothing yet")
+    if stream.waiting:
+        raise StateError(f"{len(stream.waiting)} frames of camera {stream.camera!r} wait for their step: flush first")
+    header = msgspec.json.encode(_saved(stream, state.ledger, Setting(model, stream.config, stream.resize)))
+    tensors = [(_layer(index), state.kept(index)) for index in range(model.layers)]
+    tensors += [(_picture(index), levels) for index, levels in enumerate(stream.recent.levels)]
+    write_state_file(path, header.decode(), tensors, deadline_s)
+
+
+def load_stream(stream: Stream, model: Model, pool: Pool, image_width: int, path: Path) -> SavedStream:
+    """Let a stream go on from a file, whatever it remembered before.
+
+    Its next frame goes on from there if it has the same size, whatever connection it comes from.
+
+    Returns:
+        what the file says of itself.
+
+    Raises:
+        StateError: the file cannot be read, or it is not for this stream. Nothing has changed.
+        AdmissionError: the pool has no room for it. The stream remembers nothing then.
+    """
+    setting = Setting(model, stream.config, stream.resize)
+    with open_state_file(path) as file:
+        saved = _checked(file, setting, path)
+        how = _fitted(saved, image_width, path)
+        layout = TokenShape.of(model.network, saved.grid).layout(stream.config)
+        ledger = _ledger(saved, layout, path)
+        tokens = ledger.kept[1] - ledger.kept[0]
+        shape = pool.shape
+        for index in range(model.layers):
+            file.check(_layer(index), shape.dtype, (2, tokens, shape.heads, shape.head_dim))
+        levels = [file.tensor(_picture(index), torch.uint8, _extent(how)) for index in range(saved.recent)]
+        _replace(stream, pool, ledger, file)
+    _resume(stream, saved, how, [picture.to(shape.device) for picture in levels])
+    return saved
+
+
+def _saved(stream: Stream, ledger: Ledger, setting: Setting) -> SavedStream:
+    assert stream.last is not None, "checked by the caller"
+    stamp, how = stream.last
+    return SavedStream(
+        schema=SCHEMA,
+        camera=stream.camera,
+        saved_unix_ns=time.time_ns(),
+        setting=setting,
+        source_size=stamp.source_size,
+        model_size=how.model_size,
+        grid=how.grid,
+        counters=Counters(ledger.committed, ledger.pinned, ledger.later, stream.epoch, stream.next_frame, stream.reset),
+        recent=len(stream.recent),
+    )
+
+
+def _checked(file: StateFile, setting: Setting, path: Path) -> SavedStream:
+    try:
+        schema = msgspec.json.decode(file.header, type=_Schema).schema
+        if schema != SCHEMA:
+            raise StateError(f"{path} is of form {schema}, this program reads {SCHEMA}")
+        saved = msgspec.json.decode(file.header, type=SavedStream)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise StateError(f"{path} cannot be read: {error}") from error
+    differences = "; ".join(_differences(saved.setting, setting, ""))
+    if differences:
+        raise StateError(f"{path} is for another stream: {differences}")
+    return saved
+
+
+def _differences(there: object, here: object, name: str) -> Iterator[str]:
+    if is_dataclass(there) and is_dataclass(here):
+        for field in fields(here):
+            inner = f"{name}.{field.name}" if name else field.name
+            yield from _differences(getattr(there, field.name), getattr(here, field.name), inner)
+    elif there != here:
+        yield f"{name} was {there}, is {here}"
+
+
+def _fitted(saved: SavedStream, image_width: int, path: Path) -> Fit:
+    patch_size = saved.setting.model.network.patch_size
+    try:
+        how = fit(saved.source_size, saved.setting.resize, image_width, patch_size)
+    except ValueError as error:
+        raise StateError(f"{path} is for another stream: {error}") from error
+    if (how.model_size, how.grid) != (saved.model_size, saved.grid):
+        raise StateError(
+            f"{path} is for another stream: the model saw pictures of {saved.source_size[0]}x{saved.source_size[1]} "
+            f"pixels at {saved.model_size}, now it sees them at {how.model_size}"
+        )
+    return how
+
+
+def _ledger(saved: SavedStream, layout: Layout, path: Path) -> Ledger:
+    counters = saved.counters
+    pinned = range(1, layout.pinned + 1) if layout.pinned else range(1)
+    if counters.committed < max(1, counters.pinned) or counters.pinned not in pinned or counters.later < 0:
+        raise StateError(f"{path} contradicts itself: {counters}")
+    return Ledger(layout, counters.committed, counters.pinned, counters.later)
+
+
+def _replace(stream: Stream, pool: Pool, ledger: Ledger, file: StateFile) -> None:
+    shape = pool.shape
+    stream.restart()
+    stream.waiting.clear()
+    if stream.state is None or stream.state.ledger.layout != ledger.layout:
+        stream.free()
+        stream.state = StreamState.allocate(pool, Ledger(ledger.layout))
+    try:
+        stream.state.ledger = ledger
+        for index in range(shape.layers):
+            kept = stream.state.kept(index)
+            kept.copy_(file.tensor(_layer(index), shape.dtype, kept.shape))
+    except BaseException:
+        stream.state.reset()
+        raise
+
+
+def _resume(stream: Stream, saved: SavedStream, how: Fit, levels: list[Tensor]) -> None:
+    stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, saved.source_size)
+    stream.epoch, stream.next_frame = saved.counters.epoch, saved.counters.next_frame
+    stream.reset, stream.last, stream.restored = saved.counters.reset, (stamp, how), True
+    stream.recent.put(levels)
+
+
+def _extent(how: Fit) -> tuple[int, int, int]:
+    width, height = how.model_size
+    return 3, height, width
+
+
+def _layer(index: int) -> str:
+    return f"memory.{index}"
+
+
+def _picture(index: int) -> str:
+    return f"recent.{index}"
