@@ -51,5 +51,5 @@ def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
 
 
 def _flashinfer(config: ModelConfig, shape: PoolShape) -> Choice:
-    backend, kernels = open_flashinfer(shape, config.flashinfer_kernels)
-    return Choice(f"flashinfer {kernels}", None, backend)
+    backend = open_flashinfer(shape, config.flashinfer_kernels)
+    return Choice(f"flashinfer {backend.kernels}", None, backend)

@@ -13,14 +13,13 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from ..config import FlashInferKernels as Kernels
 from ..errors import DeviceError, ModelError
 from ..model.devices import is_device_failure
 from .page_table import PageTable, Sight
 from .paged import TableTensors
 from .pool import Pool, PoolShape, gib
 from .step import Attend
-
-Kernels = Literal["fa2", "fa3"]
 
 HEAD_DIMS = (64, 128)
 DTYPES = (torch.float16, torch.bfloat16)
@@ -70,7 +69,7 @@ class FlashInferBackend:
 
     def __init__(self, wrapper: Wrapper, kernels: Kernels) -> None:
         self._wrapper = wrapper
-        self._kernels = kernels
+        self.kernels = kernels
         self._copied: torch.cuda.Event | None = None
 
     def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
@@ -78,7 +77,7 @@ class FlashInferBackend:
         shape, table = pool.shape, PageTable.of(sights)
         rows = table.query_starts[-1]
         table.check(pool.spans.capacity // table.page_tokens, shape.heads * shape.head_dim)
-        needed = plan_bytes(self._kernels, rows, len(sights), shape)
+        needed = plan_bytes(self.kernels, rows, len(sights), shape)
         if needed > _INT_WORKSPACE_BYTES:
             raise ValueError(f"a plan for {rows} queries takes {gib(needed)}, of {gib(_INT_WORKSPACE_BYTES)} at most")
         self._plan(table, shape)
@@ -114,15 +113,12 @@ class FlashInferBackend:
             self._copied.record(torch.cuda.current_stream(shape.device))
 
 
-def open_flashinfer(shape: PoolShape, kernels: Literal["auto", "fa2", "fa3"]) -> tuple[FlashInferBackend, Kernels]:
+def open_flashinfer(shape: PoolShape, kernels: Literal["auto"] | Kernels) -> FlashInferBackend:
     """Load the kernels, compiling them first where no compiled ones are installed, and try them on a known answer.
 
     Args:
         shape: of the pool whose memories they will read.
         kernels: which; `auto` is fa3 on a device of capability 9 (Hopper), else fa2.
-
-    Returns:
-        the backend, and which kernels it has.
 
     Raises:
         ModelError: they cannot run here; the message says why.
@@ -138,7 +134,7 @@ def open_flashinfer(shape: PoolShape, kernels: Literal["auto", "fa2", "fa3"]) ->
         if is_device_failure(error):
             raise DeviceError(f"{shape.device} failed: {error}") from error
         raise ModelError(f"flashinfer cannot run here: {type(error).__name__}: {error}") from error
-    return backend, chosen
+    return backend
 
 
 def workspace_bytes(shape: PoolShape, multiprocessors: int) -> int:
@@ -173,7 +169,7 @@ def _check_shape(shape: PoolShape) -> None:
         raise ModelError(f"flashinfer is used with heads of {HEAD_DIMS} channels, not {shape.head_dim}")
 
 
-def _choose_kernels(kernels: Literal["auto", "fa2", "fa3"], capability: tuple[int, int]) -> Kernels:
+def _choose_kernels(kernels: Literal["auto"] | Kernels, capability: tuple[int, int]) -> Kernels:
     if capability < (8, 0):
         raise ValueError(f"it needs a device of capability 8.0 or newer, this one has {capability[0]}.{capability[1]}")
     if kernels == "fa3" and capability[0] != 9:
