@@ -128,15 +128,15 @@ def high_low(x):
 
 
 @triton.jit
-def exact_dot(a, b, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
-    """Product of float32 tiles to 16 bits or more: of bfloat16 high and low parts with SPLIT, else of float32."""
+def exact_dot(a, b, acc, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
+    """acc + a b of float32 tiles to 16 bits or more: of bfloat16 high and low parts with SPLIT, else of float32."""
     if SPLIT:
         a_high, a_low = high_low(a)
         b_high, b_low = high_low(b)
-        product = tl.dot(a_high, b_high, tl.dot(a_high, b_low, tl.dot(a_low, b_high)))
+        acc = tl.dot(a_high, b_high, tl.dot(a_high, b_low, tl.dot(a_low, b_high, acc)))
     else:
-        product = tl.dot(a, b, input_precision=PRECISION)
-    return product
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    return acc
 
 
 @triton.jit
@@ -146,19 +146,18 @@ def sub_block_inverse(A, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
     r, c = row_of(SUB)[None, :, :], column_of(SUB)[None, :, :]
     X = tl.where(r == c, 1.0, tl.where(half_mask(r, c, 1), -A, 0.0))
     for level in tl.static_range(1, 4):  # X holds the inverses of the blocks of 2^level; masking X A is masking A
-        R = tl.where(half_mask(r, c, 1 << level), exact_dot(X, A, SPLIT, PRECISION), 0.0)
-        X -= exact_dot(R, X, SPLIT, PRECISION)
+        R = tl.where(half_mask(r, c, 1 << level), -exact_dot(X, A, tl.zeros_like(X), SPLIT, PRECISION), 0.0)
+        X = exact_dot(R, X, X, SPLIT, PRECISION)
     return X
 
 
 @triton.jit
 def block_inverse(N, BLOCKS: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
-    """(I + N)^-1 of N [C, C] with zeros from the diagonal blocks on: I - N + N^2 - N^3, for N^BLOCKS = 0."""
+    """(I + N)^-1 of N [C, C] with zeros from the diagonal blocks on: I - N + N (N - N^2), for N^BLOCKS = 0."""
     C: tl.constexpr = N.shape[0]
     P = tl.where(row_of(C) == column_of(C), 1.0, 0.0) - N
     if BLOCKS > 2:
-        square = exact_dot(N, N, SPLIT, PRECISION)
-        P += square - exact_dot(square, N, SPLIT, PRECISION)
+        P = exact_dot(N, exact_dot(-N, N, N, SPLIT, PRECISION), P, SPLIT, PRECISION)
     return P
 
 
@@ -178,17 +177,28 @@ def solve(P, X, y, C: tl.constexpr, BLOCKS: tl.constexpr, DOT: tl.constexpr, PRE
 
 
 @triton.jit
-def load_columns(row_ptrs, offs, mask_c, WIDTH: tl.constexpr):
-    """Columns offs of the rows at row_ptrs [C], zeros where not mask_c and from column WIDTH on."""
-    return tl.load(row_ptrs[:, None] + offs[None, :], mask=mask_c[:, None] & (offs < WIDTH)[None, :], other=0.0)
+def load_columns(ptr, stride, offs, rows, C: tl.constexpr, WIDTH: tl.constexpr):
+    """Columns offs of C rows from ptr on, zeros from row `rows` and from column WIDTH on."""
+    offs_c = tl.arange(0, C)
+    mask = (offs_c < rows)[:, None] & (offs < WIDTH)[None, :]
+    return tl.load(ptr + (offs_c[:, None] * stride + offs[None, :]), mask=mask, other=0.0)
 
 
 @triton.jit
-def inverse_length(row_ptrs, mask_c, K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_S: tl.constexpr):
-    """1 / |x| of the rows of K elements at row_ptrs [C], as [C] float32."""
-    squares = tl.zeros([row_ptrs.shape[0], BLOCK_S], tl.float32)
+def load_beta(beta_ptr, stride, rows, C: tl.constexpr, BETA_FACTOR: tl.constexpr):
+    offs_c = tl.arange(0, C)
+    beta = tl.load(beta_ptr + offs_c * stride, mask=offs_c < rows, other=0.0).to(tl.float32)
+    if BETA_FACTOR > 0:
+        beta = tl.where(offs_c < rows, BETA_FACTOR * sigmoid(beta), 0.0)
+    return beta
+
+
+@triton.jit
+def inverse_length(ptr, stride, rows, C: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_S: tl.constexpr):
+    """1 / |x| of C rows of K elements from ptr on, as [C] float32."""
+    squares = tl.zeros([C, BLOCK_S], tl.float32)
     for start in tl.static_range(0, BLOCK_K, BLOCK_S):
-        x = load_columns(row_ptrs, start + tl.arange(0, BLOCK_S), mask_c, K).to(tl.float32)
+        x = load_columns(ptr, stride, start + tl.arange(0, BLOCK_S), rows, C, K).to(tl.float32)
         squares += x * x
     return tl.rsqrt(tl.sum(squares, 1) + 1e-6)
 
@@ -215,26 +225,26 @@ def intra_kernel(
     decay_ptr = tiles_ptr.to(tl.pointer_type(tl.float32), bitcast=True)
     tiles_ptr += DECAY * BLOCK_K
     element = tiles_ptr.dtype.element_ty
+    t = first + chunk * C
+    rows = tl.minimum(length - chunk * C, C)  # from here on offsets are small: within a chunk
+    q_ptr += t * stride_qt + hv // (HV // H) * K
+    k_ptr += t * stride_kt + hv // (HV // H) * K
+    v_ptr += t * stride_vt + hv * V
+    g_ptr += t * stride_gt + hv * K
     offs_c = tl.arange(0, C)
-    mask_c = offs_c < length - chunk * C
-    t = first + chunk * C + offs_c
-    q_ptrs = q_ptr + t * stride_qt + hv // (HV // H) * K
-    k_ptrs = k_ptr + t * stride_kt + hv // (HV // H) * K
-    g_ptrs = g_ptr + t * stride_gt + hv * K
-    v_ptrs = v_ptr + t * stride_vt + hv * V
+    mask_c = offs_c < rows
 
     # What comes next is loaded before what is here is worked on, all through this kernel.
     offs_next = tl.arange(0, BLOCK_S)
-    q_next = load_columns(q_ptrs, offs_next, mask_c, K)
-    k_next = load_columns(k_ptrs, offs_next, mask_c, K)
-    g_next = load_columns(g_ptrs, offs_next, mask_c, K)
-    beta = tl.load(beta_ptr + t * stride_bt + hv, mask=mask_c, other=0.0).to(tl.float32)
+    q_next = load_columns(q_ptr, stride_qt, offs_next, rows, C, K)
+    k_next = load_columns(k_ptr, stride_kt, offs_next, rows, C, K)
+    g_next = load_columns(g_ptr, stride_gt, offs_next, rows, C, K)
+    beta_ptr += t * stride_bt + hv
+    beta = load_beta(beta_ptr, stride_bt, rows, C, BETA_FACTOR)
     rate = gate_rate(A_log_ptr, hv)
-    if BETA_FACTOR > 0:
-        beta = tl.where(mask_c, BETA_FACTOR * sigmoid(beta), 0.0)
     if USE_L2NORM:
-        q_factor = inverse_length(q_ptrs, mask_c, K, BLOCK_K, BLOCK_S)
-        k_factor = inverse_length(k_ptrs, mask_c, K, BLOCK_K, BLOCK_S)
+        q_factor = inverse_length(q_ptr, stride_qt, rows, C, K, BLOCK_K, BLOCK_S)
+        k_factor = inverse_length(k_ptr, stride_kt, rows, C, K, BLOCK_K, BLOCK_S)
 
     r, c = row_of(SUB)[None, :, :], column_of(SUB)[None, :, :]
     kk_block = tl.zeros([BLOCKS, SUB, SUB], tl.float32)
@@ -245,9 +255,9 @@ def intra_kernel(
         offs_k = start + tl.arange(0, BLOCK_S)
         q, k, g = q_next.to(tl.float32), k_next.to(tl.float32), g_next.to(tl.float32)  # [C, BLOCK_S]
         offs_next = offs_k + BLOCK_S
-        q_next = load_columns(q_ptrs, offs_next, mask_c, K)
-        k_next = load_columns(k_ptrs, offs_next, mask_c, K)
-        g_next = load_columns(g_ptrs, offs_next, mask_c, K)
+        q_next = load_columns(q_ptr, stride_qt, offs_next, rows, C, K)
+        k_next = load_columns(k_ptr, stride_kt, offs_next, rows, C, K)
+        g_next = load_columns(g_ptr, stride_gt, offs_next, rows, C, K)
         if USE_GATE:
             if dt_bias_ptr is not None:
                 g += tl.load(dt_bias_ptr + hv * K + offs_k, mask=offs_k < K, other=0.0).to(tl.float32)[None, :]
@@ -265,16 +275,12 @@ def intra_kernel(
         total = last_row(prefix, SUB)  # [BLOCKS, BLOCK_S]
         after, before = tl.exp2(prefix), tl.exp2(total[:, None, :] - prefix)  # from a block's start, to its end
         q_after, k_after, k_before = q * after, k * after, k * before
+        q_rows, k_rows = q_after.to(DOT), k_after.to(DOT)
         if not BOUNDED:
             qk_block += tl.where(r == c, tl.sum(q * k, 2)[:, :, None], 0.0)
             for level in tl.static_range(4):
                 kk_block, qk_block = halved_products(q, k, g, kk_block, qk_block, 1 << level, DOT, PRECISION)
         e0, e1, e2, e3 = block_rows(tl.exp2(total))
-        if BOUNDED or BLOCKS > 1:
-            columns = decayed_columns(k, k_before, prefix, e1, e2, BOUNDED).to(DOT)
-            A = block_dot(k_after.to(DOT), columns, A, PRECISION)
-            qk = block_dot(q_after.to(DOT), columns, qk, PRECISION)
-
         b = tl.arange(0, BLOCKS)[:, None]
         from_start = tl.where(b == 0, 1.0, tl.where(b == 1, e0, tl.where(b == 2, e0 * e1, e0 * e1 * e2)))
         to_end = tl.where(b == 0, e1 * e2 * e3, tl.where(b == 1, e2 * e3, tl.where(b == 2, e3, 1.0)))
@@ -286,6 +292,10 @@ def intra_kernel(
         tl.store(tiles_ptr + tile + offs_tile, q_state.to(element))
         tl.store(tiles_ptr + 2 * tile + offs_tile, k_state.to(element))
         tl.store(decay_ptr + offs_k, e0 * e1 * e2 * e3)
+        if BOUNDED or BLOCKS > 1:
+            columns = decayed_columns(k, k_before, prefix, e1, e2, BOUNDED).to(DOT)
+            A = block_dot(k_rows, columns, A, PRECISION)
+            qk = block_dot(q_rows, columns, qk, PRECISION)
 
     qk = tl.where(row_of(C) >= column_of(C), tl.reshape(qk, [C, C]), 0.0)
     if BOUNDED:
@@ -296,23 +306,23 @@ def intra_kernel(
     tl.debug_barrier()  # every thread's part of kb is in place
     BLOCK_W: tl.constexpr = 64 if BLOCK_K > 64 else BLOCK_K
     offs_w = tl.arange(0, BLOCK_W)
-    w_ptrs = tiles_ptr + offs_c * BLOCK_K
-    kb_next = load_columns(w_ptrs, offs_w, mask_c, BLOCK_K)
+    kb_next = load_columns(tiles_ptr, BLOCK_K, offs_w, rows, C, BLOCK_K)
     offs_v = tl.arange(0, BLOCK_V)
-    v_next = load_columns(v_ptrs, offs_v, mask_c, V)
+    v_next = load_columns(v_ptr, stride_vt, offs_v, rows, C, V)
+    beta = load_beta(beta_ptr, stride_bt, rows, C, BETA_FACTOR)  # again: registers are short in the loop
     beta_rows = tl.reshape(beta, [BLOCKS, SUB])[:, :, None]
     X = sub_block_inverse(tl.where(r > c, kk_block, 0.0) * beta_rows, SPLIT, PRECISION)
     A = tl.where(tl.arange(0, BLOCKS)[:, None, None] > column_of(C)[None, :, :] // SUB, A * beta_rows, 0.0)
-    N = tl.reshape(exact_dot(X, A, SPLIT, PRECISION), [C, C])
+    N = tl.reshape(exact_dot(X, A, tl.zeros_like(A), SPLIT, PRECISION), [C, C])
     P = block_inverse(N, BLOCKS, SPLIT, PRECISION)
     for start in range(0, BLOCK_K, BLOCK_W):
         kb = kb_next.to(DOT)
-        kb_next = load_columns(w_ptrs, start + BLOCK_W + offs_w, mask_c, BLOCK_K)
+        kb_next = load_columns(tiles_ptr, BLOCK_K, start + BLOCK_W + offs_w, rows, C, BLOCK_K)
         w = solve(P, X, kb, C, BLOCKS, DOT, PRECISION)  # [C, BLOCK_W]
-        tl.store(w_ptrs[:, None] + start + offs_w[None, :], w.to(element))
-    u_ptrs = tiles_ptr + 3 * tile + C * C + offs_c
+        tl.store(tiles_ptr + offs_c[:, None] * BLOCK_K + start + offs_w[None, :], w.to(element))
+    u_ptr = tiles_ptr + 3 * tile + C * C
     for start in range(0, PAD_V, BLOCK_V):
         v = v_next.to(tl.float32)
-        v_next = load_columns(v_ptrs, start + BLOCK_V + offs_v, mask_c, V)
+        v_next = load_columns(v_ptr, stride_vt, start + BLOCK_V + offs_v, rows, C, V)
         u = solve(P, X, (v * beta[:, None]).to(DOT), C, BLOCKS, DOT, PRECISION)  # [C, BLOCK_V]
-        tl.store(u_ptrs[:, None] + (start + offs_v)[None, :] * C, u.to(element))
+        tl.store(u_ptr + offs_c[:, None] + (start + offs_v)[None, :] * C, u.to(element))
