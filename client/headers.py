@@ -45,7 +45,7 @@ class ModelHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the preset's name.
-        weights: sha256 of the weights, or `random:<seed>`.
+        weights: `sha256:<hex>` of the weights' file, `random:<seed>`, or both with a plus between.
         mixers: how the global blocks mix tokens over time, one word a layer pair.
     """
 
@@ -121,7 +121,7 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
         publish_unix_ns: wall-clock time of the send, nanoseconds since 1970.
         pts_ns: the container's presentation time in nanoseconds, or None.
         epoch: number of the model's memory of this stream, new at each reset of it.
-        epoch_frame: number of the frame within that memory, from 0.
+        epoch_frame: number of the frame within that memory, from 0, frames that it began with included.
         keyframe: whether later frames attend to this one.
         flags: any of reset, nan, size_changed, warmup, random_weights; more may come.
         source_size: width and height of the frame as captured, pixels.
@@ -183,6 +183,7 @@ class StatusHeader(msgspec.Struct, frozen=True, kw_only=True):
         dropped_total: those dropped.
         failed_total: those without features.
         in_flight: those still on their way: captured = published + dropped + failed + in flight.
+        nan_total: those published with numbers that are not finite (flag `nan`): the stream's memory was made anew.
         decode_errors_total: damaged pictures or packets that the decoder reported.
         service: how the service as a whole is doing; the publisher fills it in.
     """
@@ -204,6 +205,7 @@ class StatusHeader(msgspec.Struct, frozen=True, kw_only=True):
     dropped_total: Count = 0
     failed_total: Count = 0
     in_flight: Count = 0
+    nan_total: Count = 0
     decode_errors_total: Count = 0
     service: ServiceHeader = ServiceHeader()
 

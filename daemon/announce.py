@@ -73,6 +73,7 @@ class Announcer:
             dropped_total=counters.dropped,
             failed_total=counters.failed,
             in_flight=counters.in_flight,
+            nan_total=counters.nan,
         )
         self._publisher.publish_status(header, loop_lag_ms=self._lag.worst_ms)
 

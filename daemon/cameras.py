@@ -1,8 +1,9 @@
 """The cameras that run: each started, stopped or exchanged by itself, while the others go on undisturbed.
 
 The life of one camera: a stream is opened in the engine; its source is captured until it ends or is told to stop; the
-frames on their way are drained; `end` is published; the stream is closed. A camera that the engine has no room for
-fails with the reason, and is tried again with the next `apply`.
+frames on their way are drained; what the stream remembers is kept, if the service ends and was told to; the stream is
+closed; `end` is published. A camera that the engine has no room for fails with the reason, and is tried again with the
+next `apply`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +22,14 @@ from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
 from retinad.pipeline.worker import Worker
 
+from .kept_states import KeptStates
 from .pump import flush
 
 DRAIN_S = 1.0
 """Seconds that a camera told to stop may take to get its last frames through the model."""
+
+SAVE_S = 0.5
+"""Seconds that may then go, with what is left of `DRAIN_S`, into keeping what the streams remember: all of them."""
 
 CLOSE_S = 0.3
 """Seconds that its stream may then take to close."""
@@ -81,6 +86,7 @@ class _Running:
     refusal: str | None = None
     capturing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     draining: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    saving: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     closing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     done: anyio.Event = field(default_factory=anyio.Event)
 
@@ -100,7 +106,8 @@ class _Running:
         """Stop capturing now, and bound what comes after it."""
         self.capturing.cancel()
         self.draining.deadline = anyio.current_time() + DRAIN_S
-        self.closing.deadline = anyio.current_time() + DRAIN_S + CLOSE_S
+        self.saving.deadline = self.draining.deadline + SAVE_S
+        self.closing.deadline = self.saving.deadline + CLOSE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,7 @@ class Cameras:
         delivery: publishes what is left in the engine when a source ends.
         sink: told of every change.
         make_camera: builds a camera's state machine.
+        states: keeps what the streams remember.
     """
 
     def __init__(
@@ -142,6 +150,7 @@ class Cameras:
         delivery: Delivery,
         sink: CameraSink,
         make_camera: MakeCamera,
+        states: KeptStates,
     ) -> None:
         self._tasks = tasks
         self._queues = queues
@@ -149,6 +158,8 @@ class Cameras:
         self._delivery = delivery
         self._sink = sink
         self._make_camera = make_camera
+        self._states = states
+        self._ending = False
         self._running: dict[str, _Running] = {}
         self._applying = True  # nothing has been applied yet, so nothing is finished
         self._changed = anyio.Event()
@@ -187,7 +198,10 @@ class Cameras:
         self._notify()
 
     async def stop(self) -> None:
-        """Stop all cameras: captures end at once, frames on their way get `DRAIN_S`, then each `end` is published."""
+        """Stop all cameras for good: captures end at once, frames on their way get `DRAIN_S`, memories are kept if they
+        are to be, then each `end` is published.
+        """
+        self._ending = True
         await self._stop(list(self._running.values()))
 
     async def _stop(self, runs: Sequence[_Running]) -> None:
@@ -201,6 +215,8 @@ class Cameras:
         queue = self._queues.open(config.name, config.mode, config.queue_frames, counters)
 
         def on_status(status: CameraStatus) -> None:
+            if status.size is not None:
+                self._states.see(config.name, status.size)
             self._sink.camera_changed(status, queue.counters)
 
         first_epoch = past.next_epoch if past else 0
@@ -217,6 +233,10 @@ class Cameras:
         with run.draining:
             await self._drain(run)
         run.queue.discard()
+        with run.saving:
+            # Not of a source that has played: its next frame, if there ever is one, is its first.
+            if self._ending and run.capturing.cancelled_caught and run.refusal is None:
+                await self._states.save(config, run.saving.deadline - anyio.current_time())
         with run.closing:
             await self._worker.run(lambda engine: engine.close_stream(config.name))
         self._finish(run)
@@ -225,6 +245,7 @@ class Cameras:
         config = run.config
         try:
             await self._worker.run(lambda engine: engine.open_stream(config.name, config.stream, config.resize))
+            await self._states.restore(config.name)
         except AdmissionError as error:
             run.refusal = str(error)
             _log.error(CameraState.FAILED, camera=config.name, reason=run.refusal)

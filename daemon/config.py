@@ -68,6 +68,11 @@ class ServiceConfig:
     cameras: tuple[CameraConfig, ...]
     secrets: frozenset[str] = field(repr=False)
 
+    @property
+    def states_dir(self) -> Path | None:
+        """Folder of the memories that survive a restart, or None if none do; not made yet."""
+        return self.state_dir / "streams" if self.keep_state else None
+
 
 @dataclass(frozen=True, slots=True)
 class _Tables:

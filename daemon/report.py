@@ -84,9 +84,10 @@ class FrameRate:
 
 
 def _totals(reports: Iterable[CameraReport]) -> dict[str, int]:
-    totals = {"published": 0, "dropped": 0, "failed": 0}
+    totals = {"published": 0, "dropped": 0, "failed": 0, "nan": 0}
     for camera in reports:
         totals["published"] += camera.counters.published
         totals["dropped"] += camera.counters.dropped
         totals["failed"] += camera.counters.failed
+        totals["nan"] += camera.counters.nan
     return totals

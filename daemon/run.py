@@ -49,6 +49,8 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier) -> ExitCode:
         _configure(log, config)
         make_private(config.runtime_dir)
         make_private(config.state_dir)
+        if config.states_dir is not None:
+            make_private(config.states_dir)
         return _serve(config, path, log, notifier)
     except ConfigError as error:
         for problem in error.problems:

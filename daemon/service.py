@@ -28,6 +28,7 @@ from .announce import Announcer, Description, described, model_header
 from .cameras import Cameras, MakeCamera
 from .config import ConfigError, ServiceConfig
 from .exit_codes import ExitCode
+from .kept_states import KeptStates
 from .loop_lag import LoopLag
 from .pump import pump
 from .report import beat, report
@@ -160,7 +161,8 @@ class _Service:
         announcer = Announcer(publisher, self._lag)
         delivery = Delivery(self._queues, publisher)
         async with anyio.create_task_group() as tasks:
-            cameras = Cameras(tasks, self._queues, worker, delivery, announcer, self._edges.make_camera)
+            states = KeptStates(self._config.states_dir, worker)
+            cameras = Cameras(tasks, self._queues, worker, delivery, announcer, self._edges.make_camera, states)
             description.models, description.cameras = (publisher.model,), lambda: cameras.reports
             tasks.start_soon(pump, self._queues, worker, delivery, self._config.model.max_batch, name="pump")
             tasks.start_soon(beat, publisher, worker, self._notifier, self._lag, name="beat")
@@ -209,6 +211,7 @@ class _Service:
             publish=self._config.publish,
             model=self._config.model,
             state_dir=self._config.state_dir,
+            keep_state=self._config.keep_state,
             runtime_dir=self._config.runtime_dir,
             exit_when_done=self._config.exit_when_done,
         )
@@ -261,7 +264,7 @@ class _Service:
         )
         if model.attention_reason is not None:
             _log.info("attention chosen", attention=model.attention, reason=model.attention_reason)
-        if model.weights.startswith("random"):
+        if self._config.model.random_weights:
             _log.warning("the weights are random: the features mean nothing", set="model.checkpoint")
         _log.info("subscribe with", command=f"retinad subscribe {publisher.endpoints[-1]}")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from .frame_queue import FrameQueue, FrameQueues
-from .frames import Features, FrameFailure
+from .frames import Features, Flag, FrameFailure
 
 Outcome = Features | FrameFailure
 
@@ -70,7 +70,7 @@ class Delivery:
             failed_total=queue.counters.failed,
             model_done_ns=model_done_ns,
         )
-        queue.mark_published()
+        queue.mark_published(nan=Flag.NAN in features.flags)
 
     def _next_seq(self, camera: str, stream_epoch: int) -> int:
         last_epoch, last_seq = self._last_seq.get(camera, (-1, -1))

@@ -16,12 +16,13 @@ from .frames import Frame
 
 @dataclass(slots=True)
 class FrameCounters:
-    """What became of a camera's frames since the service started."""
+    """What became of a camera's frames since the service started; `nan` are those published with non-finite numbers."""
 
     captured: int = 0
     published: int = 0
     dropped: int = 0
     failed: int = 0
+    nan: int = 0
 
     @property
     def in_flight(self) -> int:
@@ -70,9 +71,10 @@ class FrameQueue:
         self._settle(dropped=len(self._frames))
         self._frames.clear()
 
-    def mark_published(self) -> None:
-        """A frame taken from this queue was published."""
+    def mark_published(self, *, nan: bool = False) -> None:
+        """A frame taken from this queue was published, with finite numbers or not."""
         self.counters.published += 1
+        self.counters.nan += nan
         self._notify()
 
     def mark_failed(self) -> None:
