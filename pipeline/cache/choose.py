@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from ..config import ModelConfig
 from ..errors import DeviceError, ModelError
 from .dense import DenseBackend
-from .flashinfer import open_flashinfer
+from .flashinfer import FlashInferBackend, open_flashinfer
+from .mixed import MixedBackend
 from .paged import PagedBackend
 from .pool import PoolShape
 from .step import Backend
@@ -16,8 +19,8 @@ class Choice:
     """A backend.
 
     Attributes:
-        name: what runs: `dense`, `paged`, `flashinfer fa2` or `flashinfer fa3`.
-        reason: why `auto` did not take FlashInfer; None where it did, or where the config named a backend.
+        name: what runs: `dense`, `paged`, `flashinfer fa2`, `flashinfer fa3`, or what `auto` makes of the latter two.
+        reason: why `auto` took it; None where the config named a backend.
         backend: the backend.
     """
 
@@ -39,17 +42,19 @@ def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
         case "paged":
             return Choice("paged", None, PagedBackend())
         case "flashinfer":
-            return _flashinfer(config, shape)
+            named = open_flashinfer(shape, config.flashinfer_kernels)
+            return Choice(f"flashinfer {named.kernels}", None, named)
     if not shape.layers:
         return Choice("dense", "no layer has a memory", DenseBackend())
     try:
-        return _flashinfer(config, shape)
+        return _mixed(open_flashinfer(shape, config.flashinfer_kernels), shape.device)
     except DeviceError:
         raise
     except ModelError as error:
         return Choice("dense", str(error), DenseBackend())
 
 
-def _flashinfer(config: ModelConfig, shape: PoolShape) -> Choice:
-    backend = open_flashinfer(shape, config.flashinfer_kernels)
-    return Choice(f"flashinfer {backend.kernels}", None, backend)
+def _mixed(flashinfer: FlashInferBackend, device: torch.device) -> Choice:
+    backend = MixedBackend(flashinfer, torch.cuda.get_device_properties(device).multi_processor_count)
+    reason = "several streams of small pictures are faster together, others one by one"
+    return Choice(f"flashinfer {flashinfer.kernels} or dense", reason, backend)

@@ -20,7 +20,8 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-SIZE = (96, 64)
+SIZE = (84, 56)
+"""What the model wants, so that no resized pixel is rounded to another of 256 levels than on the CPU."""
 NETWORK = NetworkConfig(channels=128, heads=2, depth=3, patch_embed="conv")
 OUTPUT = OutputConfig(layers=(0, 2), tokens=tuple(TokenGroup), pool=2, dtype="float32")
 CPU = ModelConfig(name="test", network=NETWORK, image_width=84, output=OUTPUT, attention="dense")
@@ -67,8 +68,8 @@ def test_features_equal_the_cpus(dtype: DType, tolerance: float, attention: Atte
 
 @pytest.mark.parametrize("mode", ResizeMode)
 def test_pictures_equal_the_cpus_to_one_level(mode: ResizeMode) -> None:
-    pixels = next(frames("a", 1)).pixels
-    how = fit(SIZE, mode, 518, 14)
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    how = fit((96, 64), mode, 518, 14)
     cpu, gpu = (preprocess(pixels, how, torch.device(device)).cpu() for device in ("cpu", "cuda:0"))
     assert (cpu - gpu).abs().max() <= 1.01 / 255
 
