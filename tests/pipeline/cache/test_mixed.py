@@ -28,7 +28,7 @@ class Counting:
 @pytest.mark.parametrize(
     ("streams", "multiprocessors", "together"),
     # A stream of 5 queries has one block a head: H of them.
-    [(1, 1000, False), (2, H + 1, True), (2, H, False), (4, H + 1, True)],
+    [(1, 1000, False), (2, 2 * H, True), (2, 2 * H - 1, False), (4, 2 * H, True)],
 )
 def test_small_streams_go_together_and_all_else_one_by_one(streams: int, multiprocessors: int, together: bool) -> None:
     counting, pool = Counting(), new_pool()
