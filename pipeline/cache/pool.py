@@ -133,9 +133,10 @@ class Pool:
     def free(self, owner: int) -> None:
         """Give a stream's places back; with the last stream the buffers go. Idempotent."""
         self._spans = self._spans.free(owner)
-        if not self._spans.held:
+        if not self._spans.held and self._spans.capacity:
             self._spans = Spans()
             self._buffers = [self._empty(0) for _ in self._buffers]
+            self._trim()
 
     def span(self, owner: int) -> Span:
         """A stream's places.
@@ -188,6 +189,12 @@ class Pool:
                 self._move(index, spans, old)
             raise
         self._spans = spans
+        self._trim()
+
+    def _trim(self) -> None:
+        # PyTorch keeps freed memory for itself: no old buffer fits a larger new one, so all of them would stay.
+        if self.shape.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _move(self, index: int, before: Spans, after: Spans) -> None:
         source, target = self._buffers[index], self._empty(after.capacity)

@@ -9,12 +9,13 @@ from types import FrameType
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from retinad.pipeline.cache.page_table import PageTable, Sight
 from retinad.pipeline.cache.pool import Pool
 from retinad.pipeline.cache.step import Attend, Backend
-from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
+from retinad.pipeline.config import Attention, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine import Engine, Outcome
 from retinad.pipeline.errors import AdmissionError, ModelError
 from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Size, TokenGroup
@@ -174,6 +175,65 @@ def test_the_paged_engine_equals_the_dense_one_for_cameras_of_all_kinds() -> Non
             np.testing.assert_allclose(paged.data, dense.data, rtol=0, atol=1e-5)
 
 
+# Faults
+
+
+class Broken:
+    """A backend that fails when it plans (layer None), or in a layer, once it is told to."""
+
+    def __init__(self, backend: Backend, layer: int | None) -> None:
+        self._backend = backend
+        self._layer = layer
+        self.armed = False
+
+    def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
+        if self.armed and self._layer is None:
+            raise RuntimeError("injected")
+        attend, armed = self._backend.plan(pool, sights), self.armed
+
+        def attend_or_fail(layer: int, query: Tensor) -> Tensor:
+            if armed and layer == self._layer:
+                raise RuntimeError("injected")
+            return attend(layer, query)
+
+        return attend_or_fail
+
+
+@pytest.mark.parametrize("attention", ["dense", "paged"])
+@pytest.mark.parametrize("site", [None, 0, 1, "pack"])
+@pytest.mark.parametrize("age", [0, 3, 8])
+def test_a_fault_anywhere_in_a_step_restarts_its_streams_and_they_go_on_like_new_ones(
+    attention: Attention, site: int | str | None, age: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_pack(*_: object) -> None:
+        raise RuntimeError("injected")
+
+    with Engine(replace(CONFIG, attention=attention)) as engine, Engine(replace(CONFIG, attention=attention)) as fresh:
+        broken = Broken(engine._forward._backend, None if site is None else site if isinstance(site, int) else -1)
+        engine._forward._backend = broken
+        open_streams(engine, "abc")
+        open_streams(fresh, "ab")
+        sizes = {"a": LARGE, "b": LARGE, "c": SMALL}
+        for number in range(age):
+            good(engine.step([frame(camera, number, size) for camera, size in sizes.items()]))
+        kept = engine._streams["c"].state.read() if age else None  # type: ignore[union-attr]
+        broken.armed = True
+        with monkeypatch.context() as patch:
+            if site == "pack":
+                patch.setattr("retinad.pipeline.forward.pack", no_pack)
+            failed = engine.step([frame(camera, age, LARGE) for camera in "ab"])
+        broken.armed = False
+        assert all(isinstance(outcome, FrameFailure) and "injected" in outcome.reason for outcome in failed)
+        pool_of(engine).check_integrity()
+        if kept is not None:
+            assert torch.equal(engine._streams["c"].state.read(), kept)  # type: ignore[union-attr]
+        for number in range(age + 1, age + 7):
+            pair = [frame(camera, number, LARGE) for camera in "ab"]
+            for actual, expected in zip(good(engine.step(pair)), good(fresh.step(pair)), strict=True):
+                for one, other in zip(actual.tensors, expected.tensors, strict=True):
+                    np.testing.assert_array_equal(one.data, other.data)
+
+
 # Work on the host
 
 
@@ -218,7 +278,7 @@ def python_calls(engine: Engine, picture: Frame) -> int:
 
 
 @pytest.mark.parametrize("attention", ["dense", "paged"])
-def test_host_work_of_a_step_does_not_grow_with_the_age_of_the_stream(attention: str) -> None:
+def test_host_work_of_a_step_does_not_grow_with_the_age_of_the_stream(attention: Attention) -> None:
     """Operations, Python calls and sizes of the plan: equal at ages 10 and 10,000. The reference's grow for ever."""
     with Engine(replace(CONFIG, attention=attention)) as engine:
         tables = engine._forward._backend = Tables(engine._forward._backend)
