@@ -36,6 +36,9 @@ bench: $(VENV)/dev-$(STATE)
 	$(BIN)/python tests/benchmarks/pipeline.py
 	$(BIN)/python tests/benchmarks/publish.py
 
+soak: $(VENV)/dev-$(STATE)
+	$(BIN)/python -m pytest -m soak -s
+
 install: $(VENV)/dev-$(STATE)
 
 $(BIN)/pip:

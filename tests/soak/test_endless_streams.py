@@ -1,0 +1,121 @@
+"""Twenty thousand frames cost as much at the end as at the beginning, with epochs and without. Run by `make soak`."""
+
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
+from retinad.pipeline.engine import Engine
+from retinad.pipeline.frames import Features, Frame, FrameStamp
+
+FRAMES = 20_000
+WINDOW = 2_000
+"""Frames that a row of the table is over. The history is full, and epochs have come and gone, within the first."""
+
+SIZE = (64, 48)
+MODEL = ModelConfig(
+    name="soak",
+    network=NetworkConfig(channels=64, heads=2, depth=2, patch_embed="conv"),
+    image_width=56,
+    output=OutputConfig(layers=(1,)),
+)
+STREAM = StreamConfig(scale_frames=4, window=8, history_frames=64)
+
+
+YOUNG = 500
+"""Frames after which the stream beside it, of the same settings, is begun again."""
+
+FULL = 100
+"""Frames after which a stream's memory is full, so that it costs what an older one's costs."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What some frames cost: the state's bytes, the process's, and the median time of a frame.
+
+    A shared machine is now faster, now slower: hence the time of a young stream beside it, frame by frame in turn.
+    """
+
+    frames: int
+    state_bytes: int
+    recent_bytes: int
+    resident_bytes: int
+    old_ms: float
+    young_ms: float
+
+    @property
+    def ratio(self) -> float:
+        return self.old_ms / self.young_ms
+
+    def __str__(self) -> str:
+        sizes = f"{self.state_bytes / 1e3:9.1f} {self.recent_bytes / 1e3:10.1f} {self.resident_bytes / 1e6:12.1f}"
+        return f"{self.frames:7} {sizes} {self.old_ms:7.3f} {self.young_ms:9.3f} {self.ratio:6.3f}"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def rows(stream: StreamConfig) -> Iterator[Row]:
+    old_ms: list[float] = []
+    young_ms: list[float] = []
+    with Engine(MODEL) as engine:
+        engine.open_stream("old", stream, ResizeMode.CROP)
+        for number in range(FRAMES):
+            age = number % YOUNG
+            if age == 0:
+                engine.close_stream("young")
+                engine.open_stream("young", stream, ResizeMode.CROP)
+            old_ms.append(step_ms(engine, "old", number, waits=number < stream.scale_frames - 1))
+            time_ms = step_ms(engine, "young", age, waits=age < stream.scale_frames - 1)
+            if age >= FULL:
+                young_ms.append(time_ms)
+            if len(old_ms) == WINDOW:
+                state = engine.statistics().streams[0]
+                cost = (state.nbytes, state.recent_nbytes, resident_bytes())
+                yield Row(number + 1, *cost, float(np.median(old_ms)), float(np.median(young_ms)))
+                old_ms.clear()
+                young_ms.clear()
+
+
+PICTURES = [np.random.default_rng(n).integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for n in range(16)]
+
+
+def step_ms(engine: Engine, camera: str, number: int, *, waits: bool) -> float:
+    frame = Frame(FrameStamp(camera, 0, number, 0, 0, None, SIZE), PICTURES[number % 16])
+    began = time.thread_time()
+    outcomes = engine.step([frame])
+    took_s = time.thread_time() - began
+    assert bool(outcomes) is not waits
+    assert all(isinstance(outcome, Features) for outcome in outcomes)
+    return took_s * 1e3
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("epoch_frames", [0, 320], ids=["epochs off", "epochs of 320"])
+def test_bytes_and_time_a_frame_stay_as_they_are(epoch_frames: int) -> None:
+    stream = StreamConfig(STREAM.scale_frames, STREAM.window, 1, STREAM.history_frames, epoch_frames=epoch_frames)
+    print(f"\nepoch_frames = {epoch_frames}\n frames  state kB  recent kB  resident MB  old ms  young ms  ratio")
+    table: list[Row] = []
+    for row in rows(stream):
+        print(row, flush=True)
+        table.append(row)
+    assert len({(row.state_bytes, row.recent_bytes) for row in table}) == 1
+    assert table[-1].resident_bytes - table[1].resident_bytes < 2 << 20
+    assert np.median([row.ratio for row in table[5:]]) < 1.05
+    assert max(row.ratio for row in table) < 1.2
