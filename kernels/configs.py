@@ -5,10 +5,12 @@ comparing every kernel's result with the reference; `configs/generic.json` serve
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+LAUNCHES = ("intra", "scan", "pieces", "maps", "chain")
 BLOCKS = ("block_s", "scan_block_v", "pieces_block_v", "maps_block_r", "chain_block_v")
 _FOLDER = Path(__file__).parent / "configs"
 
@@ -24,12 +26,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ScanCosts:
-    """Microseconds of one program's step, measured; only the choice between splitting and not rests on them."""
+    """What the choice between cutting sequences and not rests on, measured; no result does."""
 
-    scan_us: float
-    map_us: float
-    chain_us: float
-    split_us: float  # the two further launches
+    scan_us: float  # one chunk of whole sequences, as long as there are fewer programs than multiprocessors
+    piece_us: float  # one chunk of pieces, their maps included, while programs_per_sm programs fill each multiprocessor
+    chain_us: float  # one piece's step from state to state
+    split_us: float  # what the two further launches take
     programs_per_sm: int
 
 
@@ -51,13 +53,22 @@ class KdaConfig:
 
     @classmethod
     def from_row(cls, row: dict[str, object]) -> "KdaConfig":
-        """Read one JSON object; a missing or unknown key raises TypeError, a wrong kind of value ValueError."""
-        parts = {name: Launch(*_ints(row[name])) for name in ("intra", "scan", "pieces", "maps", "chain")}
-        blocks = {name: row[name] for name in BLOCKS}
+        """Read one JSON object; a missing key raises KeyError, a wrong kind of value ValueError."""
+        values: dict[str, Any] = {name: Launch(*_ints(row[name])) for name in LAUNCHES}
+        values |= {name: row[name] for name in BLOCKS}
         costs = row["costs"]
         if not isinstance(costs, dict):
             raise ValueError(f"costs: expected an object, got {costs!r}")
-        return cls(**parts, **blocks, costs=ScanCosts(**costs))
+        return cls(**values, costs=ScanCosts(**costs))
+
+    def to_row(self) -> dict[str, object]:
+        """What `from_row` reads."""
+        launches = {name: getattr(self, name) for name in LAUNCHES}
+        row: dict[str, object] = {
+            name: [x for x in (launch.num_warps, launch.num_stages, launch.maxnreg) if x is not None]
+            for name, launch in launches.items()
+        }
+        return row | {name: getattr(self, name) for name in BLOCKS} | {"costs": asdict(self.costs)}
 
 
 @cache

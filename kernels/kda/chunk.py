@@ -1,4 +1,4 @@
-"""Kimi Delta Attention for many tokens: checks the arguments, allocates the results and launches the chunked kernels."""
+"""Kimi Delta Attention for many tokens: checks the arguments, plans once per kind of call, launches."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -118,9 +118,7 @@ def _kept_state(
     return initial_state.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
-def _longest(
-    q_shape: torch.Size, cu_seqlens: torch.Tensor | None, cu_seqlens_cpu: torch.Tensor | None
-) -> int | None:
+def _longest(q_shape: torch.Size, cu_seqlens: torch.Tensor | None, cu_seqlens_cpu: torch.Tensor | None) -> int | None:
     # Tokens of the longest sequence, where the host knows them. The values are checked at every call; shapes that
     # check_inputs is to refuse are passed over.
     name, cuts = "cu_seqlens_cpu", cu_seqlens_cpu

@@ -52,8 +52,9 @@ class Blocks:
 
 
 @cache
-def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int) -> Blocks:
-    """Block sizes for a device and a dtype of q; fixed values only, nothing that depends on T."""
+def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int, config: KdaConfig | None = None) -> Blocks:
+    """Block sizes for a device and a dtype of q; fixed values only, nothing that depends on T. `config` None takes the
+    device's table."""
     block_k = max(64, triton.next_power_of_2(K))
     pad_v = triton.cdiv(V, TILE_V) * TILE_V
     bits = 32 if dtype == torch.float32 else 16
@@ -65,7 +66,7 @@ def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int) -> Bloc
     else:  # the interpreter, which has no bfloat16 products
         capability, multiprocessors = (0, 0), 1
         dot, precision, split = tl.float32, "ieee", False
-    config = kda_config(capability, bits, block_k)
+    config = config or kda_config(capability, bits, block_k)
     return Blocks(config, multiprocessors, block_k, pad_v, dot, precision, split)
 
 
@@ -74,6 +75,7 @@ def prepare(
     tensors: Tensors,
     longest: int | None,
     options: Options,
+    config: KdaConfig | None = None,
 ) -> "ChunkCall":
     """The launches of checked arguments (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens); the call takes
     any tensors of the same shapes, strides, dtypes, device and alignment. T, N > 0; `longest` is the longest sequence's
@@ -82,7 +84,9 @@ def prepare(
     copies = any(x is not y for x, y in zip(readable, tensors, strict=True))
     if longest is None:
         longest = shape.T if tensors[-1] is None else -(-shape.T // shape.N)
-    return ChunkCall(shape, readable, longest, options, copies)
+    q = tensors[0]
+    assert q is not None
+    return ChunkCall(shape, readable, longest, options, copies, blocks_for(q.device, q.dtype, shape.K, shape.V, config))
 
 
 class ChunkCall:
@@ -95,18 +99,20 @@ class ChunkCall:
         longest: int,
         options: Options,
         copies: bool,
+        blocks: Blocks,
     ) -> None:
-        self._shape, self._options, self._copies = shape, options, copies
-        device = self._device = tensors[0].device
-        self._dtype = tensors[0].dtype
-        self._blocks = blocks = blocks_for(device, self._dtype, shape.K, shape.V)
+        self._shape, self._options, self._copies, self._blocks = shape, options, copies, blocks
+        q = tensors[0]
+        assert q is not None
+        self._device, self._dtype = q.device, q.dtype
         self._strides = tuple(x.stride(1) for x in tensors[:5] if x is not None)
         self._o_shape = (shape.B, shape.T, shape.HV, shape.V)
         self._state_shape = shape.state(options.state_v_first) if options.output_final_state else None
-        columns = shape.N * shape.HV * -(-shape.V // blocks.config.scan_block_v)
+        config, programs = blocks.config, shape.N * shape.HV
         self._plan = plan_split(
-            tokens=shape.T, longest=longest, columns=columns, chunk_size=options.chunk_size,
-            multiprocessors=blocks.multiprocessors, costs=blocks.config.costs,
+            tokens=shape.T, longest=longest, whole_programs=programs * -(-shape.V // config.scan_block_v),
+            piece_programs=programs * -(-shape.V // config.pieces_block_v), chunk_size=options.chunk_size,
+            multiprocessors=blocks.multiprocessors, costs=config.costs,
             split=options.split if blocks.block_k <= MAX_MAP else False,
         )  # fmt: skip
         C = options.chunk_size
@@ -114,11 +120,11 @@ class ChunkCall:
         self._programs = chunks * shape.HV
         self._elements = self._programs * record.elements(C, blocks.block_k, blocks.pad_v)
         kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % 16 == 0) for x in tensors)
-        kind = (device, kinds, self._strides, options.output_final_state)
+        kind = (self._device, kinds, self._strides, options.output_final_state)
         self._intra = _intra(shape, options, blocks, self._dtype, kind)
-        launch, width = blocks.config.scan, blocks.config.scan_block_v
+        launch, width = config.scan, config.scan_block_v
         if self._plan is not None:
-            launch, width = blocks.config.pieces, blocks.config.pieces_block_v
+            launch, width = config.pieces, config.pieces_block_v
         block_v = min(width, blocks.pad_v)
         self._columns = shape.HV * -(-shape.V // block_v)
         self._scan = _scan(shape, options, blocks, launch, block_v, (*kind, self._plan is None))
@@ -169,15 +175,11 @@ class ChunkCall:
         pieces = torch.empty(size, dtype=torch.float32, device=self._device)
         sizes = (cuts, shape.T, shape.N, piece_chunks)
         self._maps(slots * shape.HV * -(-rows // blocks.config.maps_block_r), records, pieces, *sizes)
-        self._chain(
-            shape.N * shape.HV * (blocks.pad_v // blocks.config.chain_block_v), pieces, initial_state, *sizes
-        )
+        self._chain(shape.N * shape.HV * (blocks.pad_v // blocks.config.chain_block_v), pieces, initial_state, *sizes)
         return pieces
 
 
-def _intra(
-    shape: KdaShape, options: Options, blocks: Blocks, dtype: torch.dtype, kind: tuple[Any, ...]
-) -> BoundKernel:
+def _intra(shape: KdaShape, options: Options, blocks: Blocks, dtype: torch.dtype, kind: tuple[Any, ...]) -> BoundKernel:
     # exp(80) fits bfloat16's range, not float16's; float32 products split into parts that would not fit either.
     bounded = options.use_gate and options.lower_bound is not None and dtype == torch.bfloat16
     constants = (
@@ -198,9 +200,7 @@ def _scan(
     return bound_kernel(scan_kernel, constants, launch, kind)
 
 
-def _maps(
-    shape: KdaShape, options: Options, blocks: Blocks, kind: tuple[Any, ...]
-) -> tuple[BoundKernel, BoundKernel]:
+def _maps(shape: KdaShape, options: Options, blocks: Blocks, kind: tuple[Any, ...]) -> tuple[BoundKernel, BoundKernel]:
     maps = (
         shape.HV, blocks.pad_v, options.chunk_size, blocks.block_k, blocks.config.maps_block_r, blocks.dot,
         blocks.precision,

@@ -20,7 +20,6 @@ from .record import record_size
 from .scan import chunk_update
 
 MAX_PIECES = 32
-PIECES = (2, 3, 4, 6, 8, 12, 16, 24, MAX_PIECES)  # tried by the choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +45,17 @@ def plan_split(
     *,
     tokens: int,
     longest: int,
-    columns: int,
+    whole_programs: int,
+    piece_programs: int,
     chunk_size: int,
     multiprocessors: int,
     costs: ScanCosts,
     split: bool | None = None,
 ) -> SplitPlan | None:
-    """The cut that the measured costs of a step expect to be fastest, or None for no cut; a pure function.
+    """The cut that the measured costs expect to be fastest, or None for no cut; a pure function of its arguments.
 
-    tokens: of one row of the batch; longest: of the longest sequence; columns: independent programs of a scan without a
-    cut (sequences x value heads x blocks of V). `split` True cuts as finely as allowed, False never.
+    tokens: of one row of the batch; longest: of the longest sequence; whole_programs, piece_programs: programs of the
+    scan if no sequence is cut, and if each is one piece. `split` True cuts as finely as allowed, False never.
     """
     chunks = -(-longest // chunk_size)
     floor = -(-tokens // (chunk_size * MAX_PIECES))  # a sequence of all tokens would still have at most MAX_PIECES
@@ -64,15 +64,12 @@ def plan_split(
     if split:
         return SplitPlan(chunk_size, max(floor, 1))
 
-    def rounds(programs: int) -> float:
-        return max(1.0, programs / (multiprocessors * costs.programs_per_sm))
-
-    best, best_us = None, chunks * costs.scan_us * rounds(columns)
-    for pieces in PIECES:
-        piece_chunks = max(floor, -(-chunks // pieces))
+    best, best_us = None, chunks * costs.scan_us * max(1.0, whole_programs / multiprocessors)
+    for target in range(2, MAX_PIECES + 1):
+        piece_chunks = max(floor, -(-chunks // target))
         pieces = -(-chunks // piece_chunks)
-        step_us = costs.scan_us * rounds(columns * pieces) + costs.map_us * rounds(2 * columns * pieces)
-        split_us = costs.split_us + piece_chunks * step_us + pieces * costs.chain_us
+        waves = -(-piece_programs * pieces // (multiprocessors * costs.programs_per_sm))
+        split_us = costs.split_us + pieces * costs.chain_us + piece_chunks * costs.piece_us * waves
         if pieces > 1 and split_us < best_us:
             best, best_us = SplitPlan(chunk_size, piece_chunks), split_us
     return best
@@ -96,14 +93,15 @@ def map_kernel(
 
     offs_r = pid % BLOCKS_R * BLOCK_R + tl.arange(0, BLOCK_R)
     offs_k = tl.arange(0, BLOCK_K)
+    mask_r = offs_r < BLOCK_K + PAD_V
+    mask_h = mask_r & (offs_r >= BLOCK_K)
     S = tl.where(offs_r[:, None] == offs_k[None, :], 1.0, 0.0)  # rows past BLOCK_K, h^T, begin at 0
     record = (first_slot(n, first, T, C, cu_seqlens_ptr is not None) + start).to(tl.int64) * HV + hv
     record_ptr = records_ptr + record * record_size(C, BLOCK_K, PAD_V)
     for _ in range(piece_chunks):
-        S, _values = chunk_update(S, record_ptr, offs_r - BLOCK_K, (offs_r >= BLOCK_K) & (offs_r < BLOCK_K + PAD_V), C, BLOCK_K, DOT, PRECISION)
+        S, _values = chunk_update(S, record_ptr, offs_r - BLOCK_K, mask_h, C, BLOCK_K, DOT, PRECISION)
         record_ptr += HV * record_size(C, BLOCK_K, PAD_V)
     rows = (slot.to(tl.int64) * HV + hv) * (BLOCK_K + 2 * PAD_V) + offs_r
-    mask_r = offs_r < BLOCK_K + PAD_V
     tl.store(pieces_ptr + rows[:, None] * BLOCK_K + offs_k[None, :], S, mask=mask_r[:, None])
 
 

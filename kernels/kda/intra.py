@@ -3,7 +3,8 @@
 One program computes one chunk of one value head. Notation as in arXiv 2510.26692, section 3: G is the inclusive sum of
 g inside the chunk, A the strictly lower part of beta_i <k_i exp(G_i - G_j), k_j>, X = (I + A)^-1. It writes
 
-    w = X diag(beta) (exp(G) k),  u = X diag(beta) v,  scale exp(G) q,  exp(G_C - G) k,  scale tril(<q_i exp(G_i - G_j), k_j>)
+    w = X diag(beta) (exp(G) k),  u = X diag(beta) v,
+    scale exp(G) q,  exp(G_C - G) k,  scale tril(<q_i exp(G_i - G_j), k_j>)
 
 How exp(G_i - G_j) stays exact for any gate: [i, j] blocks are halved again and again. A block whose rows i come after
 the middle and whose columns j come before it is one product of exp(sum from the middle to i) and
@@ -67,8 +68,8 @@ def block_rows(x):
 
 @triton.jit
 def decayed_columns(k, k_before, prefix, e1, e2, BOUNDED: tl.constexpr):
-    """The left factors' partners: k_j decayed to the start of row block b, as [BLOCKS (b), C (j), BLOCK_S]; 0 for j
-    after block b. e1, e2: decay over the whole blocks 1 and 2. In block b itself k_j exp(-prefix_j) if BOUNDED, else 0."""
+    """Keys for the rows of block b: k_j decayed to b's start, as [BLOCKS (b), C (j), BLOCK_S]; 0 for j after block b.
+    e1, e2: decay over the whole blocks 1 and 2. In block b itself k_j exp(-prefix_j) if BOUNDED, else 0."""
     BLOCKS: tl.constexpr = k.shape[0]
     BLOCK_S: tl.constexpr = k.shape[2]
     b, j = row_of(BLOCKS)[:, :, None], column_of(BLOCKS)[:, :, None]
@@ -216,7 +217,7 @@ def intra_kernel(
     BLOCKS: tl.constexpr = C // SUB
     pid = tl.program_id(0)
     hv = pid % HV
-    n, chunk, first, length = locate(pid // HV, cu_seqlens_ptr, T, N, C)
+    _n, chunk, first, length = locate(pid // HV, cu_seqlens_ptr, T, N, C)
     if chunk * C >= length:
         return
 
@@ -297,19 +298,19 @@ def intra_kernel(
             A = block_dot(k_rows, columns, A, PRECISION)
             qk = block_dot(q_rows, columns, qk, PRECISION)
 
+    offs_v = tl.arange(0, BLOCK_V)
+    v_next = load_columns(v_ptr, stride_vt, offs_v, rows, C, V)
+    beta = load_beta(beta_ptr, stride_bt, rows, C, BETA_FACTOR)  # again: registers are short in the loop
+    tl.debug_barrier()  # every thread's part of kb is in place
+    BLOCK_W: tl.constexpr = 64 if BLOCK_K > 64 else BLOCK_K
+    offs_w = tl.arange(0, BLOCK_W)
+    kb_next = load_columns(tiles_ptr, BLOCK_K, offs_w, rows, C, BLOCK_K)
     qk = tl.where(row_of(C) >= column_of(C), tl.reshape(qk, [C, C]), 0.0)
     if BOUNDED:
         kk_block = diagonal_blocks(A)
     else:
         qk += block_diagonal(qk_block, C, BLOCKS)
     tl.store(tiles_ptr + 3 * tile + offs_c[:, None] * C + offs_c[None, :], (scale * qk).to(element))
-    tl.debug_barrier()  # every thread's part of kb is in place
-    BLOCK_W: tl.constexpr = 64 if BLOCK_K > 64 else BLOCK_K
-    offs_w = tl.arange(0, BLOCK_W)
-    kb_next = load_columns(tiles_ptr, BLOCK_K, offs_w, rows, C, BLOCK_K)
-    offs_v = tl.arange(0, BLOCK_V)
-    v_next = load_columns(v_ptr, stride_vt, offs_v, rows, C, V)
-    beta = load_beta(beta_ptr, stride_bt, rows, C, BETA_FACTOR)  # again: registers are short in the loop
     beta_rows = tl.reshape(beta, [BLOCKS, SUB])[:, :, None]
     X = sub_block_inverse(tl.where(r > c, kk_block, 0.0) * beta_rows, SPLIT, PRECISION)
     A = tl.where(tl.arange(0, BLOCKS)[:, None, None] > column_of(C)[None, :, :] // SUB, A * beta_rows, 0.0)

@@ -10,12 +10,13 @@ Columns past K and rows past the sequence's end are zeros, so the scans need no 
 import triton
 import triton.language as tl
 
-DECAY = tl.constexpr(2)  # 16-bit elements of a float32
+DECAY_ELEMENTS = 2  # of 16 bits, to a float32
+DECAY = tl.constexpr(DECAY_ELEMENTS)
 
 
 def elements(chunk_size: int, block_k: int, pad_v: int) -> int:
     """Size of a record in elements of the inputs' dtype."""
-    return DECAY.value * block_k + chunk_size * (3 * block_k + chunk_size + pad_v)
+    return DECAY_ELEMENTS * block_k + chunk_size * (3 * block_k + chunk_size + pad_v)
 
 
 @triton.jit

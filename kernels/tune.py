@@ -1,0 +1,154 @@
+"""Makes and checks the table of this device: `python -m retinad.kernels.tune [--check] [--write] [key ...]`.
+
+Triton has compiled some choices of warps and blocks of such kernels wrongly on Hopper, so a configuration is timed only
+after its results agreed with the float64 recurrence, whole and in pieces, with bounded and unbounded gates. A table's
+key is "<bits of the inputs>-<padded key width>". Without --write the new table is only printed.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .bench import call_time_ms
+from .configs import KdaConfig, Launch, kda_config
+from .kda.checks import check_inputs
+from .kda.chunk_triton import Options, prepare
+from .kda.reference import recurrent_kda_reference
+
+LARGEST_ERROR = {torch.bfloat16: 1e-2, torch.float16: 1e-2, torch.float32: 1e-4}
+KEYS = ("16-64", "16-128", "32-64", "32-128")
+# Changes to try one after the other, each kept if it is right and faster. Few, because each takes seconds to compile.
+CANDIDATES: tuple[dict[str, Any], ...] = (
+    {"intra": Launch(4, 1)},
+    {"intra": Launch(4, 1, 168)},
+    {"scan": Launch(4, 2), "scan_block_v": 64},
+    {"scan": Launch(4, 3), "scan_block_v": 64},
+    {"scan": Launch(8, 3), "scan_block_v": 128},
+    {"pieces": Launch(4, 2), "pieces_block_v": 32},
+    {"pieces": Launch(4, 3), "pieces_block_v": 64},
+    {"pieces": Launch(8, 3), "pieces_block_v": 128},
+    {"maps": Launch(4, 2)},
+    {"maps": Launch(4, 3)},
+    {"chain": Launch(4, 3)},
+    {"chain": Launch(8, 3)},
+)
+
+
+class Problem:
+    """One set of inputs, and its float64 results where they are asked for."""
+
+    def __init__(self, T: int, H: int, D: int, dtype: torch.dtype, lower_bound: float | None) -> None:
+        random = torch.Generator("cuda").manual_seed(T + H)
+        q, k, v, g = torch.randn(4, 1, T, H, D, device="cuda", dtype=dtype, generator=random).unbind()
+        beta = torch.randn(1, T, H, device="cuda", dtype=dtype, generator=random)
+        A_log, bias = torch.zeros(H, device="cuda"), torch.randn(H * D, device="cuda", generator=random)
+        state = torch.randn(1, H, D, D, device="cuda", generator=random)
+        self.tensors = (q, k, v, g, beta, A_log, bias, state, None)
+        self.shape = check_inputs(q, k, v, g, beta, initial_state=state)
+        self.lower_bound = lower_bound
+
+    def run(self, config: KdaConfig, split: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        options = Options(
+            lower_bound=self.lower_bound, use_gate=True, use_l2norm=True, beta_factor=1, state_v_first=False,
+            chunk_size=64, output_final_state=True, split=split,
+        )  # fmt: skip
+        return prepare(self.shape, self.tensors, None, options, config)(self.tensors)
+
+    def expected(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        q, k, v, g, beta, A_log, bias, state, _ = self.tensors
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        assert g is not None
+        assert beta is not None
+        return recurrent_kda_reference(
+            q, k, v.double(), g, beta, A_log=A_log, dt_bias=bias, lower_bound=self.lower_bound, initial_state=state,
+            output_final_state=True, use_gate_in_kernel=True, use_qk_l2norm_in_kernel=True,
+            use_beta_sigmoid_in_kernel=True,
+        )  # fmt: skip
+
+
+def error_of(config: KdaConfig, D: int, dtype: torch.dtype) -> float:
+    """Largest relative error of outputs and states against the float64 recurrence; infinite if a kernel fails."""
+    worst = 0.0
+    for lower_bound in (-5.0, None):
+        problem = Problem(777, 2, D, dtype, lower_bound)
+        expected = problem.expected()
+        for split in (False, True):
+            try:
+                results = problem.run(config, split)
+            except Exception as error:  # whatever a compiler raises: the configuration is refused
+                sys.stdout.write(f"  {type(error).__name__}: {str(error)[:100]}\n")
+                return float("inf")
+            for got, want in zip(results, expected, strict=True):
+                assert got is not None
+                assert want is not None
+                relative = float((got.double() - want).norm() / want.norm())
+                worst = max(worst, relative if relative == relative else float("inf"))  # NaN is wrong too
+    return worst
+
+
+def time_of(config: KdaConfig, D: int, dtype: torch.dtype) -> float:
+    """Sum of the times of a short call, a long one whole and a long one in pieces, in ms."""
+    short, long = Problem(1005, 16, D, dtype, -5.0), Problem(16384, 16, D, dtype, -5.0)
+    calls = ((short, False), (long, False), (long, True))
+    return sum(call_time_ms([partial(problem.run, config, split)], 20) for problem, split in calls)
+
+
+def tune(key: str) -> KdaConfig:
+    """The best configuration of `key` that is right; raises RuntimeError if not even the present one is."""
+    bits, D = (int(part) for part in key.split("-"))
+    dtype = torch.float32 if bits == 32 else torch.bfloat16
+    best = kda_config(torch.cuda.get_device_capability(), bits, D)
+    error = error_of(best, D, dtype)
+    if error > LARGEST_ERROR[dtype]:
+        raise RuntimeError(f"{key}: the present configuration is wrong by {error:.1e}")
+    best_ms = time_of(best, D, dtype)
+    for change in CANDIDATES:
+        config = dataclasses.replace(best, **change)
+        error = error_of(config, D, dtype)
+        right = error <= LARGEST_ERROR[dtype]
+        ms = time_of(config, D, dtype) if right else float("inf")
+        sys.stdout.write(f"{key} {change}: error {error:.1e}, {ms:.3f} ms against {best_ms:.3f}\n")
+        if ms < 0.99 * best_ms:
+            best, best_ms = config, ms
+    return best
+
+
+def check(key: str) -> None:
+    """Print the error of the table's configuration; raises RuntimeError if it is too large."""
+    bits, D = (int(part) for part in key.split("-"))
+    dtype = torch.float32 if bits == 32 else torch.bfloat16
+    error = error_of(kda_config(torch.cuda.get_device_capability(), bits, D), D, dtype)
+    sys.stdout.write(f"{key}: error {error:.1e}, at most {LARGEST_ERROR[dtype]:.0e}\n")
+    if error > LARGEST_ERROR[dtype]:
+        raise RuntimeError(f"{key}: the table's configuration is wrong by {error:.1e}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Check the table, or tune it and print or write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("keys", nargs="*", default=KEYS)
+    parser.add_argument("--check", action="store_true", help="only check the present table against the reference")
+    parser.add_argument("--write", action="store_true", help="replace the device's table")
+    options = parser.parse_args(arguments)
+    if options.check:
+        for key in options.keys:
+            check(key)
+        return
+    rows = ",\n".join(f'    "{key}": {json.dumps(tune(key).to_row())}' for key in options.keys)
+    table = f'{{\n  "chunk_kda": {{\n{rows}\n  }}\n}}\n'
+    major, minor = torch.cuda.get_device_capability()
+    sys.stdout.write(table)
+    if options.write:
+        (Path(__file__).parent / "configs" / f"sm_{major}{minor}.json").write_text(table)
+
+
+if __name__ == "__main__":
+    main()
