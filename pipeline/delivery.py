@@ -41,9 +41,13 @@ class Delivery:
         self.last_failure: FrameFailure | None = None
 
     def deliver(self, outcomes: Iterable[Outcome], model_done_ns: int) -> None:
-        """Publish the features among the outcomes and count the failures; cameras that are gone are passed over."""
+        """Publish the features among the outcomes and count the failures; cameras that are gone are passed over.
+
+        A camera that came back under its name does not change that: a step that outlasted it brings frames that were
+        counted, and announced, as failed when it went.
+        """
         for outcome in outcomes:
-            if outcome.stamp.camera not in self._queues:
+            if not self._is_awaited(outcome):
                 continue
             queue = self._queues[outcome.stamp.camera]
             if isinstance(outcome, FrameFailure):
@@ -60,6 +64,10 @@ class Delivery:
     def forget(self, camera: str) -> None:
         """Forget the numbering of a camera. Idempotent."""
         self._last_seq.pop(camera, None)
+
+    def _is_awaited(self, outcome: Outcome) -> bool:
+        stamp = outcome.stamp
+        return stamp.camera in self._queues and stamp.stream_epoch >= self._queues[stamp.camera].first_epoch
 
     def _publish(self, features: Features, queue: FrameQueue, model_done_ns: int) -> None:
         seq = self._next_seq(features.stamp.camera, features.stamp.stream_epoch)
