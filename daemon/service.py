@@ -202,7 +202,8 @@ class _Service:
 
     async def _take_new_config(self, cameras: Cameras) -> None:
         try:
-            config = await anyio.to_thread.run_sync(self._edges.load_config)
+            # Reading may take for ever, from a pipe or a dead file server: it must not keep the service from stopping.
+            config = await anyio.to_thread.run_sync(self._edges.load_config, abandon_on_cancel=True)
         except (ConfigError, ModelError) as error:
             _log.error("the new config is wrong, the old one stays", problems=str(error))
             return

@@ -51,6 +51,13 @@ def folders(tmp_path: Path) -> dict[str, str]:
 # Exit codes
 
 
+def test_the_process_ends_when_its_work_is_done_whatever_libraries_do_at_exit() -> None:
+    script = "import atexit, time\natexit.register(time.sleep, 100)\nfrom retinad.daemon.cli import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", script, "version"], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0
+    assert done.stdout.startswith("retinad ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -243,6 +243,26 @@ def test_every_log_line_is_json_and_names_no_secret(tmp_path: Path) -> None:
         assert "s3cret" not in output
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_libraries_load_is_a_clean_end(tmp_path: Path, number: int) -> None:
+    with running(write_config(tmp_path, camera("a", "synthetic:"))) as service:
+        service.notified("STATUS=loading")
+        code, took_s = service.stop(number)
+        assert (code, took_s < 3.0) == (0, True)
+
+
+def test_a_reload_that_never_comes_back_does_not_keep_the_service_from_stopping(tmp_path: Path) -> None:
+    config = write_config(tmp_path, camera("a", "synthetic:?fps=20&width=160&height=120"))
+    with running(config) as service:
+        service.notified("READY=1")
+        config.unlink()
+        os.mkfifo(config)  # as a dead file server: to open it takes for ever
+        service.process.send_signal(signal.SIGHUP)
+        service.notified("RELOADING=1")
+        code, took_s = service.stop()
+        assert (code, took_s < 3.0) == (0, True)
+
+
 def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
     config = write_config(tmp_path, camera("a", "synthetic:?fps=20&width=160&height=120"))
     with running(config) as service:
