@@ -192,9 +192,9 @@ class Cameras:
         await self._stop([run for name, run in self._running.items() if wanted.get(name) != run.config])
         for config in configs:
             finished = self._finished.get(config.name)
-            unchanged = finished is not None and finished.config == config and config.name in before
-            is_over = finished is not None and unchanged and not finished.refused
-            if config.name not in self._running and not is_over:
+            if config.name in self._running:
+                continue
+            if finished is None or finished.refused or finished.config != config or config.name not in before:
                 self._start(config, finished)
         self._applying = False
         self._notify()
