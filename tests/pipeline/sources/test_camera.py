@@ -93,7 +93,9 @@ async def test_a_slow_consumer_sees_the_newest_of_a_live_source(serve: Serve) ->
         await rig.reached(lambda rig: len(rig.frames) >= 6)
     assert max(behind) <= 3
     ids = [read_number(frame.pixels) for frame in rig.frames]
-    assert ids[-1] - ids[1] == pytest.approx((len(ids) - 2) * 10, abs=4)
+    passed_s = (rig.frames[-1].stamp.capture_monotonic_ns - rig.frames[1].stamp.capture_monotonic_ns) / 1e9
+    assert passed_s > 0.45 * (len(ids) - 2)
+    assert ids[-1] - ids[1] == pytest.approx(passed_s * 20, abs=4)
     assert rig.queue.counters.dropped > 20
     assert adds_up(rig)
 
@@ -178,9 +180,10 @@ async def test_a_restarted_server_is_found_again_each_time(serve: Serve) -> None
         for epoch in range(4):
             await rig.reached(lambda rig, epoch=epoch: (epoch, 3) in rig.order())
             await anyio.to_thread.run_sync(server.restart)
-            start = time.monotonic()
             await rig.reached(lambda rig, epoch=epoch: any(e > epoch for e, _ in rig.order()))
-            assert time.monotonic() - start < QUICK.cap_s + 2
+    waits_s = [status.next_try_in_s or 0.0 for status in rig.statuses if status.state is S.BACKOFF]
+    assert len(waits_s) >= 4
+    assert max(waits_s) < QUICK.cap_s
     firsts = dict(reversed(rig.order()))
     assert set(firsts.values()) == {0}
 
@@ -214,7 +217,7 @@ async def test_without_retry_a_failure_is_the_end() -> None:
 async def test_a_link_is_followed_anew_at_each_connection(make_video: MakeVideo, tmp_path: Path) -> None:
     first, second, link = make_video("first.avi", frames=3), make_video("second.avi", frames=5), tmp_path / "cam"
     link.symlink_to(first)
-    rig = make_rig(lossless(link, loop=0))
+    rig = make_rig(lossless(link, loop=0, fps=50))  # flat out, the frames to look through would grow without bound
     async with running(rig):
         await rig.reached(lambda rig: (0, 2) in rig.order())
         link.unlink()
