@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack
@@ -19,6 +20,7 @@ from retinad.pipeline.engine import Engine
 from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
+from retinad.pipeline.frames import FrameFailure
 from retinad.pipeline.packing import largest_record_bytes
 from retinad.pipeline.publisher import Publisher
 from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus
@@ -31,11 +33,14 @@ from .exit_codes import ExitCode
 from .kept_states import KeptStates
 from .loop_lag import LoopLag
 from .pump import pump
+from .rate_limit import RateLimit
 from .report import beat, report
 from .systemd import Notifier
 
 _BEAT_S = 0.05
 _LOADING_S = 5.0
+_FAILURE_INTERVAL_S = 10.0
+_NUMBERS = re.compile(r"\d+")
 
 _USUAL_SIZES = ((640, 480), (1920, 1080))
 """4:3 and 16:9: a camera of another shape costs a moment at its first frame."""
@@ -71,6 +76,27 @@ def make_camera(
         on_status(status)
 
     return Camera(config, queue, announce, on_log=log.debug, first_epoch=first_epoch)
+
+
+class FailureLog:
+    """Logs frames that gave no features; of a reason that repeats, one line a camera in each interval."""
+
+    def __init__(self) -> None:
+        self._limit = RateLimit(_FAILURE_INTERVAL_S)
+
+    def __call__(self, failure: FrameFailure) -> None:
+        """Log a failure, if its turn has come."""
+        stamp = failure.stamp
+        suppressed = self._limit.admit(f"{stamp.camera} {_NUMBERS.sub('#', failure.reason)}")
+        if suppressed is not None:
+            _log.warning(
+                "a frame gave no features",
+                camera=stamp.camera,
+                stream_epoch=stamp.stream_epoch,
+                source_seq=stamp.source_seq,
+                reason=failure.reason,
+                more_like_it=suppressed,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +185,7 @@ class _Service:
         model = await worker.run(lambda engine: engine.description)
         publisher.model = model_header(model)
         announcer = Announcer(publisher, self._lag)
-        delivery = Delivery(self._queues, publisher)
+        delivery = Delivery(self._queues, publisher, FailureLog())
         async with anyio.create_task_group() as tasks:
             states = KeptStates(self._config.states_dir, worker)
             cameras = Cameras(tasks, self._queues, worker, delivery, announcer, self._edges.make_camera, states)

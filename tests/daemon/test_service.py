@@ -243,6 +243,22 @@ def test_every_log_line_is_json_and_names_no_secret(tmp_path: Path) -> None:
         assert "s3cret" not in output
 
 
+def test_a_frame_that_the_model_cannot_take_is_counted_and_the_log_says_why(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    paths = write_frames(folder, 6)
+    for path in paths[1:4]:
+        cv2.imwrite(str(path), np.zeros((1, 3000, 3), np.uint8))
+    config = write_config(tmp_path, camera("a", folder, mode="lossless"), service="exit_when_done = true")
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        end = receive_until(records_in, is_end)[-1]
+        assert service.process.wait(10) == 0
+    assert isinstance(end, EndRecord)
+    assert (end.captured_total, end.published_total, end.dropped_total, end.failed_total) == (6, 3, 0, 3)
+    lines = [line for line in log_of(service) if line["event"] == "a frame gave no features"]
+    assert [(line["camera"], line["source_seq"]) for line in lines] == [("a", 1)]
+    assert "3000" in str(lines[0]["reason"])
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_libraries_load_is_a_clean_end(tmp_path: Path, number: int) -> None:
     with running(write_config(tmp_path, camera("a", "synthetic:"))) as service:
