@@ -39,6 +39,8 @@ from .systemd import Notifier
 
 _BEAT_S = 0.05
 _LOADING_S = 5.0
+_RELOAD_S = 10.0
+"""Reading a config anew may take for ever, from a pipe or a dead file server; later reloads do not wait for that."""
 _FAILURE_INTERVAL_S = 10.0
 _NUMBERS = re.compile(r"\d+")
 
@@ -227,11 +229,8 @@ class _Service:
             self._notifier.ready()
 
     async def _take_new_config(self, cameras: Cameras) -> None:
-        try:
-            # Reading may take for ever, from a pipe or a dead file server: it must not keep the service from stopping.
-            config = await anyio.to_thread.run_sync(self._edges.load_config, abandon_on_cancel=True)
-        except (ConfigError, ModelError) as error:
-            _log.error("the new config is wrong, the old one stays", problems=str(error))
+        config = await self._read_config()
+        if config is None:
             return
         fixed = replace(
             config,
@@ -248,6 +247,17 @@ class _Service:
         await cameras.apply(fixed.cameras)
         self._config = fixed
         _log.info("reloaded", cameras=[camera.name for camera in fixed.cameras])
+
+    async def _read_config(self) -> ServiceConfig | None:
+        """The config as it is now; None if there is none to be had, which the log explains."""
+        try:
+            with anyio.fail_after(_RELOAD_S):
+                return await anyio.to_thread.run_sync(self._edges.load_config, abandon_on_cancel=True)
+        except (ConfigError, ModelError) as error:
+            _log.error("the new config is wrong, the old one stays", problems=str(error))
+        except TimeoutError:
+            _log.error("the new config cannot be read, the old one stays", waited_s=_RELOAD_S)
+        return None
 
     def _exit_code(self, cameras: Cameras) -> ExitCode:
         states = [camera.status.state for camera in cameras.reports]

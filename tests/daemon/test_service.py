@@ -243,6 +243,25 @@ def test_every_log_line_is_json_and_names_no_secret(tmp_path: Path) -> None:
         assert "s3cret" not in output
 
 
+def test_a_reload_that_never_comes_back_is_given_up_and_the_next_one_is_taken(tmp_path: Path) -> None:
+    cameras = camera("a", "synthetic:?fps=20&width=160&height=120")
+    config = write_config(tmp_path, cameras)
+    with running(config) as service:
+        service.notified("READY=1")
+        config.unlink()
+        os.mkfifo(config)
+        service.process.send_signal(signal.SIGHUP)
+        service.notified("RELOADING=1")
+        service.notified("READY=1")
+        config.unlink()
+        write_config(tmp_path, cameras)
+        service.process.send_signal(signal.SIGHUP)
+        service.notified("READY=1")
+        assert service.stop()[0] == 0
+    events = [line["event"] for line in log_of(service)]
+    assert events.index("the new config cannot be read, the old one stays") < events.index("reloaded")
+
+
 def test_a_frame_that_the_model_cannot_take_is_counted_and_the_log_says_why(tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
     paths = write_frames(folder, 6)
