@@ -112,7 +112,8 @@ def _read(path: Path) -> str:
             content = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no path can hold a null character"
-        raise ConfigError([Problem(str(path), None, None, "", f"cannot read the config: {reason}")]) from None
+        hint = "`retinad config > FILE` makes one to start from"
+        raise ConfigError([Problem(str(path), None, None, "", f"cannot read the config: {reason}", hint)]) from None
     if len(content) > _LARGEST_FILE:
         raise ConfigError([Problem(str(path), None, None, "", "cannot read the config: larger than 1 MiB")])
     try:

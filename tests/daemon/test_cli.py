@@ -63,7 +63,7 @@ def test_the_process_ends_when_its_work_is_done_whatever_libraries_do_at_exit() 
     [
         ([], ExitCode.USAGE),
         (["nope"], ExitCode.USAGE),
-        (["check"], ExitCode.USAGE),
+        (["check", "a", "b"], ExitCode.USAGE),
         (["check", "/nope.toml"], ExitCode.CONFIG),
         (["cameras", "/nope.toml"], ExitCode.CONFIG),
         (["run", "--nope"], ExitCode.USAGE),
@@ -85,7 +85,9 @@ def test_each_end_has_its_code(arguments: list[str], code: ExitCode, capsys: pyt
     assert run_command(arguments) == code
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["subscribe", "--help"], ["version"], ["schema"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["config"], ["subscribe", "--help"], ["version"], ["schema"]]
+)
 def test_a_subscriber_needs_none_of_the_servers_parts(arguments: list[str]) -> None:
     result = retinad(*arguments, without=SERVER_PARTS)
     assert (result.returncode, result.stderr) == (0, "")
@@ -103,7 +105,8 @@ def test_a_subscriber_needs_none_of_the_servers_parts(arguments: list[str]) -> N
 def test_a_command_whose_parts_are_missing_says_what_to_install(command: list[str], part: str, config: Path) -> None:
     result = retinad(*command, str(config), without=[part])
     assert result.returncode == ExitCode.UNAVAILABLE
-    assert f"needs {part}: pip install 'retinad[server]'" in result.stderr
+    assert f"needs the server's packages ({part} is missing)" in result.stderr
+    assert "pip install '.[server]'" in result.stderr
     assert "Traceback" not in result.stderr
 
 
