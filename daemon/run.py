@@ -1,10 +1,12 @@
 """`retinad run`: opens the log and the line to systemd, loads the config, and hands over to the service."""
 
 import logging
+import os
 import signal
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from .directories import DirectoryError, make_private
@@ -31,11 +33,18 @@ def run_service(path: Path, stack: ExitStack) -> ExitCode:
         stack: what is closed when the command is over: the log stays open until then.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service takes it: the config is about to be read anyway
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop_at_once)  # likewise
     log = stack.enter_context(open_log(Redactor()))
     notifier = stack.enter_context(Notifier())
     notifier.extend_timeout(_IMPORT_TIMEOUT_S)
     notifier.status("loading")
     return _load_and_serve(path, log, notifier)
+
+
+def _stop_at_once(number: int, frame: FrameType | None) -> None:
+    # Nothing is open yet that must be closed. An exception instead could get lost in what is being imported.
+    os._exit(ExitCode.OK)
 
 
 def _load_and_serve(path: Path, log: Log, notifier: Notifier) -> ExitCode:

@@ -127,6 +127,14 @@ def test_systemd_is_told_of_loading_readiness_reloading_and_stopping(tmp_path: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_before_the_service_is_up_is_a_stop_like_any_other(tmp_path: Path, number: signal.Signals) -> None:
+    config = write_config(tmp_path, camera("a", "synthetic:"))
+    with running(config) as service:
+        service.notified("STATUS=loading")  # torch is not imported yet
+        assert service.stop(number)[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_every_camera_in_order_with_counters_that_add_up(tmp_path: Path, number: int) -> None:
     cameras = "".join(camera(name, "synthetic:?fps=60&width=160&height=120") for name in ("a", "b"))
     with subscriber(tmp_path) as records_in, running(write_config(tmp_path, cameras)) as service:
