@@ -33,6 +33,7 @@ from .loop_lag import LoopLag
 from .pump import pump
 from .report import beat, report
 from .systemd import Notifier
+from .trouble import failure_log, line_log
 
 _BEAT_S = 0.05
 _LOADING_S = 5.0
@@ -70,7 +71,7 @@ def make_camera(
         log.log(level, status.state, **described(status))
         on_status(status)
 
-    return Camera(config, queue, announce, on_log=log.debug, first_epoch=first_epoch)
+    return Camera(config, queue, announce, on_log=line_log(config.name), first_epoch=first_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class _Service:
         model = await worker.run(lambda engine: engine.description)
         publisher.model = model_header(model)
         announcer = Announcer(publisher, self._lag)
-        delivery = Delivery(self._queues, publisher)
+        delivery = Delivery(self._queues, publisher, failure_log())
         async with anyio.create_task_group() as tasks:
             states = KeptStates(self._config.states_dir, worker)
             cameras = Cameras(tasks, self._queues, worker, delivery, announcer, self._edges.make_camera, states)

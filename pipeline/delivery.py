@@ -1,12 +1,16 @@
 """What becomes of a step's outcomes: numbered, counted and published, in the order in which they left the model."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from .frame_queue import FrameQueue, FrameQueues
 from .frames import Features, Flag, FrameFailure
 
 Outcome = Features | FrameFailure
+
+
+def ignore_failure(failure: FrameFailure) -> None:
+    """Does nothing with a frame that failed."""
 
 
 class FeaturesSink(Protocol):
@@ -32,13 +36,16 @@ class Delivery:
     Args:
         queues: the cameras' queues, whose counters are updated.
         sink: where the features go.
+        on_failure: told each frame that gave none.
     """
 
-    def __init__(self, queues: FrameQueues, sink: FeaturesSink) -> None:
+    def __init__(
+        self, queues: FrameQueues, sink: FeaturesSink, on_failure: Callable[[FrameFailure], None] = ignore_failure
+    ) -> None:
         self._queues = queues
         self._sink = sink
+        self._on_failure = on_failure
         self._last_seq: dict[str, tuple[int, int]] = {}
-        self.last_failure: FrameFailure | None = None
 
     def deliver(self, outcomes: Iterable[Outcome], model_done_ns: int) -> None:
         """Publish the features among the outcomes and count the failures; cameras that are gone are passed over."""
@@ -47,8 +54,8 @@ class Delivery:
                 continue
             queue = self._queues[outcome.stamp.camera]
             if isinstance(outcome, FrameFailure):
-                self.last_failure = outcome
                 queue.mark_failed()
+                self._on_failure(outcome)
             else:
                 self._publish(outcome, queue, model_done_ns)
 

@@ -15,6 +15,7 @@ from ..frame_queue import FrameQueue
 from ..frames import Frame, FrameStamp, Size
 from .backoff import Backoff
 from .capture import Capture, Captured, OnLog, ignore_log, open_capture
+from .faults import is_damage
 from .messages import SourceInfo
 from .pacing import LONGEST_GAP_NS, SECOND_NS
 from .rate import FreezeWatch, RateMeter
@@ -52,6 +53,8 @@ class CameraStatus:
         stream_epoch: number of the last connection, or None before the first.
         size: width and height of the last frame in pixels, or None before the first.
         fps: frames a second as measured, 0 where none come.
+        last_frame_age_s: seconds since the last frame came, or None before the first.
+        decode_errors: damaged pictures or packets that the decoder told of.
         info: what the source said of itself when it was last opened.
     """
 
@@ -64,6 +67,8 @@ class CameraStatus:
     stream_epoch: int | None = None
     size: Size | None = None
     fps: float = 0.0
+    last_frame_age_s: float | None = None
+    decode_errors: int = 0
     info: SourceInfo | None = None
 
 
@@ -110,6 +115,8 @@ class Camera:
         self._attempt = 0
         self._running_since: float | None = None
         self._next_try_at: float | None = None
+        self._last_frame_at: float | None = None
+        self._decode_errors = 0
         self._state = CameraState.CONNECTING
         self._fault: SourceFault | None = None
         self._reason: str | None = None
@@ -130,6 +137,8 @@ class Camera:
             stream_epoch=self._epoch,
             size=self._size,
             fps=self._rate.fps,
+            last_frame_age_s=None if self._last_frame_at is None else self._clock() - self._last_frame_at,
+            decode_errors=self._decode_errors,
             info=self._info,
         )
 
@@ -151,7 +160,7 @@ class Camera:
 
     async def _play(self) -> str | None:
         self._enter(CameraState.CONNECTING)
-        async with self._open(self._config, self._on_log) as capture:
+        async with self._open(self._config, self._hear) as capture:
             while True:
                 self._begin(capture)
                 await self._read(capture)
@@ -165,6 +174,10 @@ class Camera:
         self._epoch = self._next_epoch
         self._next_epoch += 1
         self._running_since = None
+
+    def _hear(self, line: str) -> None:
+        self._decode_errors += is_damage(line)
+        self._on_log(line)
 
     async def _read(self, capture: Capture) -> None:
         freeze = FreezeWatch(self._clock) if capture.info.backend == "v4l2" else None
@@ -191,6 +204,7 @@ class Camera:
         self._queue.count_unreadable(captured.failed)
         frame = self._frame(captured)
         self._rate.count()
+        self._last_frame_at = self._clock()
         self._notice(frame)
         await self._queue.put(frame)
 

@@ -43,6 +43,17 @@ _RULES = (
 )
 
 
+_DAMAGE = re.compile(
+    r"\[OPENCV:FFMPEG:(?:8|16)\]|packet corrupt|EOI missing|missed \d+ packets|^left out:", re.IGNORECASE
+)
+"""FFmpeg's errors (16), which it has none of with healthy media, and the warnings that tell of damage."""
+
+
+def is_damage(line: str) -> bool:
+    """Whether a line tells of a damaged picture or packet, rather than of a source that cannot be opened."""
+    return _DAMAGE.search(line) is not None and classify((line,)) is None
+
+
 def classify(lines: Iterable[str]) -> tuple[SourceFault, str] | None:
     """The reason in the lines, or None.
 

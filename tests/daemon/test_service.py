@@ -224,6 +224,28 @@ def test_a_port_in_use_is_said_within_a_second_of_starting_work(tmp_path: Path) 
         assert first.stop()[0] == 0
 
 
+def test_a_frame_that_fails_is_named_in_the_log_and_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    write_frames(folder, 4)
+    (folder / "frame4.png").write_bytes(b"")
+    assert cv2.imwrite(str(folder / "frame5.png"), np.zeros((4000, 2, 3), np.uint8))  # for no model
+    config = write_config(tmp_path, camera("walk", folder, mode="lossless"))
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        records = receive_until(records_in, is_end)
+        assert service.process.wait(10) == 0
+    end, last = records[-1], [record for record in records if isinstance(record, StatusRecord)][-1]
+    assert isinstance(end, EndRecord)
+    assert (end.captured_total, end.published_total, end.failed_total) == (6, 4, 2)
+    assert last.decode_errors_total == 1
+    assert last.last_frame_age_s is not None
+    warnings = [line for line in log_of(service) if line["level"] == "warning" and line.get("camera") == "walk"]
+    assert [line["event"] for line in warnings] == [
+        f"left out: {folder}/frame4.png: the file is empty",
+        "a frame failed",
+    ]
+    assert "4000" in str(warnings[1]["reason"])
+
+
 def test_when_every_source_has_failed_the_exit_code_says_so(tmp_path: Path) -> None:
     config = write_config(tmp_path, camera("a", tmp_path / "nothing.mp4", retry=False), service="exit_when_done = true")
     with subscriber(tmp_path) as records_in, running(config) as service:

@@ -128,6 +128,7 @@ async def test_a_damaged_video_goes_on_and_counts_what_it_lost(make_video: MakeV
     assert counters.captured == counters.published + counters.failed
     assert 40 <= counters.captured <= 50, "frames whose very header is damaged are not seen by anyone"
     assert 5 <= counters.failed <= 25
+    assert rig.camera.status.decode_errors > 0
     assert read_number(rig.frames[-1].pixels) == 49
 
 
@@ -140,6 +141,17 @@ async def test_an_early_end_is_told(make_video: MakeVideo) -> None:
     assert last.state is S.ENDED
     assert last.reason is None or "of 50 frames" in last.reason
     assert 20 <= len(rig.frames) < 50
+
+
+async def test_the_age_of_the_last_frame_grows() -> None:
+    rig = await play(lossless("synthetic:?width=64&height=48&frames=2"))
+    first = rig.camera.status.last_frame_age_s
+    await anyio.sleep(0.05)
+    second = rig.camera.status.last_frame_age_s
+    assert first is not None
+    assert second is not None
+    assert second - first >= 0.05
+    assert rig.camera.status.decode_errors == 0
 
 
 async def test_a_good_camera_does_not_wait_for_dead_ones(serve: Serve, make_video: MakeVideo) -> None:
