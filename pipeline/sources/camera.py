@@ -116,6 +116,7 @@ class Camera:
         self._running_since: float | None = None
         self._next_try_at: float | None = None
         self._last_frame_at: float | None = None
+        self._last_pts_ns: int | None = None
         self._decode_errors = 0
         self._state = CameraState.CONNECTING
         self._fault: SourceFault | None = None
@@ -166,7 +167,7 @@ class Camera:
                 await self._read(capture)
                 self._plays += 1
                 if self._plays == self._config.loop:
-                    return _early_end(capture)
+                    return self._early_end(capture)
                 await capture.rewind()
 
     def _begin(self, capture: Capture) -> None:
@@ -174,6 +175,7 @@ class Camera:
         self._epoch = self._next_epoch
         self._next_epoch += 1
         self._running_since = None
+        self._last_pts_ns = None
 
     def _hear(self, line: str) -> None:
         self._decode_errors += is_damage(line)
@@ -204,7 +206,7 @@ class Camera:
         self._queue.count_unreadable(captured.failed)
         frame = self._frame(captured)
         self._rate.count()
-        self._last_frame_at = self._clock()
+        self._last_frame_at, self._last_pts_ns = self._clock(), captured.pts_ns
         self._notice(frame)
         await self._queue.put(frame)
 
@@ -251,6 +253,14 @@ class Camera:
         self._on_status(self.status)
         return self.status
 
+    def _early_end(self, capture: Capture) -> str | None:
+        expected = capture.info.frame_count
+        if capture.ended is None or expected is None or capture.ended.frames >= expected:
+            return None
+        if not self._decode_errors and _is_at_its_end(capture.info, self._last_pts_ns):
+            return None
+        return f"it ended after {capture.ended.frames} of {expected} frames"
+
     def _stalled(self, what: str) -> SourceError:
         return SourceError(SourceFault.STALLED, f"{what} for {self._config.stall_timeout_s:g} s")
 
@@ -260,8 +270,11 @@ class Camera:
         return self._config.stall_timeout_s + pause_s
 
 
-def _early_end(capture: Capture) -> str | None:
-    expected = capture.info.frame_count
-    if capture.ended is None or expected is None or capture.ended.frames >= expected:
-        return None
-    return f"it ended after {capture.ended.frames} of {expected} frames"
+def _is_at_its_end(info: SourceInfo, pts_ns: int | None) -> bool:
+    """Whether the frame at this time is where a source of so many frames at its nominal rate ends.
+
+    Some containers hold no count, and OpenCV makes one of their length and rate: too many where frames come unevenly.
+    """
+    if pts_ns is None or not info.fps or info.frame_count is None:
+        return False
+    return round(pts_ns / SECOND_NS * info.fps) >= info.frame_count - 1

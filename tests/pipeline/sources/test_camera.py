@@ -18,7 +18,7 @@ from retinad.pipeline.frames import Frame
 from retinad.pipeline.sources.backoff import Backoff
 from retinad.pipeline.sources.camera import Camera, CameraState
 from retinad.pipeline.sources.capture import Captured, OnLog
-from retinad.pipeline.sources.messages import SourceInfo
+from retinad.pipeline.sources.messages import Ended, SourceInfo
 
 from .rig import QUICK, Rig, live, lossless, make_rig, play, running
 from .servers import FakeServer, Handler, http_status, mjpeg, read_number, rtsp_status, silent
@@ -141,6 +141,30 @@ async def test_an_early_end_is_told(make_video: MakeVideo) -> None:
     assert last.state is S.ENDED
     assert last.reason is None or "of 50 frames" in last.reason
     assert 20 <= len(rig.frames) < 50
+
+
+@pytest.mark.parametrize(
+    ("pts_ms", "damage", "reason"),
+    [
+        ([0, 33, 500, 967], [], None),  # uneven times: 30 frames are its length and rate, not a count
+        ([0, 33, 500, 967], ["[OPENCV:FFMPEG:24] Packet corrupt"], "it ended after 4 of 30 frames"),
+        ([0, 33, 67, 100], [], "it ended after 4 of 30 frames"),
+        ([None, None, None, None], [], "it ended after 4 of 30 frames"),
+    ],
+)
+async def test_only_a_source_that_ends_too_soon_or_damaged_ended_early(
+    pts_ms: list[int | None], damage: list[str], reason: str | None
+) -> None:
+    @asynccontextmanager
+    async def opener(config: CameraConfig, on_log: OnLog) -> AsyncIterator[object]:
+        for line in damage:
+            on_log(line)
+        yield UnevenCapture(pts_ms)
+
+    rig = make_rig(lossless("/uneven.mkv"), capture=opener)
+    async with running(rig):
+        await rig.reached(lambda rig: rig.camera.status.state is S.ENDED)
+    assert rig.camera.status.reason == reason
 
 
 async def test_the_age_of_the_last_frame_grows() -> None:
@@ -297,6 +321,24 @@ class FakeCapture:
         pixels = await anext(self._frames)
         self._count += 1
         return Captured(pixels, self._count, time.time_ns(), time.monotonic_ns(), None)
+
+
+class UnevenCapture:
+    """A file of a second with frames at these times, for which 30 frames are announced."""
+
+    def __init__(self, pts_ms: list[int | None]) -> None:
+        self.info = SourceInfo(backend="ffmpeg", fps=30.0, frame_count=30)
+        self.ended: Ended | None = None
+        self.starved = False
+        self._left = list(enumerate(pts_ms))
+
+    async def receive(self) -> Captured | None:
+        if not self._left:
+            self.ended = Ended(frames=4, skipped=0, failed=0)
+            return None
+        number, pts_ms = self._left.pop(0)
+        pts_ns = None if pts_ms is None else pts_ms * 1_000_000
+        return Captured(noise(number), number, time.time_ns(), time.monotonic_ns(), pts_ns)
 
 
 def fake_device(script: Callable[[int], AsyncIterator[np.ndarray]], backend: str = "v4l2") -> Callable[..., object]:
