@@ -31,6 +31,11 @@ _RULES = (
     _rule(r"\bSSL\b|\bTLS\b|certificate", SourceFault.TLS, "no encrypted connection came about"),
     _rule(r"timeout triggered|timed out", SourceFault.TIMEOUT, "it did not answer in time"),
     _rule(
+        r"(?:reading RTSP data|reading HTTP response): End of file",
+        SourceFault.CLOSED,
+        "it closed the connection after no answer, or none that FFmpeg knows",
+    ),
+    _rule(
         r"Decoder .*not found|Could not find codec|Unsupported codec|unimplemented",
         SourceFault.CODEC,
         "its coding is not supported by this build of FFmpeg",
