@@ -73,12 +73,14 @@ class Announcer:
             stream_epoch=status.stream_epoch,
             fps=round(status.fps, 2),
             source_size=status.size,
+            last_frame_age_s=None if status.last_frame_age_s is None else round(status.last_frame_age_s, 3),
             captured_total=counters.captured,
             published_total=counters.published,
             dropped_total=counters.dropped,
             failed_total=counters.failed,
             in_flight=counters.in_flight,
             nan_total=counters.nan,
+            decode_errors_total=status.decode_errors,
         )
         self._publisher.publish_status(header, loop_lag_ms=self._lag.worst_ms)
 

@@ -13,6 +13,7 @@ from retinad.pipeline.config import CurveConfig
 from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.frames import FrameFailure
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
+from retinad.pipeline.sources.faults import is_damage
 
 from .announce import described
 from .config import ServiceConfig
@@ -21,8 +22,6 @@ from .rate_limit import RateLimit
 _INTERVAL_S = 10.0
 _NUMBERS = re.compile(r"\d+")
 _MILESTONES = frozenset({10, 100, 1000, 10_000, 100_000})
-_LEFT_OUT = "left out"
-"""How a capture process begins a line about a picture that it could not use."""
 
 _log = structlog.get_logger("retinad")
 
@@ -41,9 +40,9 @@ class CameraLog:
 
     def line(self, line: str) -> None:
         """Log what the capture process printed."""
-        if not line.startswith(_LEFT_OUT):
+        if not is_damage(line):
             self._log.debug(line)
-        elif (more := self._limit.admit(_LEFT_OUT)) is not None:
+        elif (more := self._limit.admit("damage")) is not None:
             self._log.warning(line, more_like_it=more)
 
     def _level(self, status: CameraStatus) -> int:

@@ -281,3 +281,12 @@ def test_run_tells_no_secret_stops_at_once_and_logs_only_events(folders: dict[st
     log = "".join(lines) + rest
     assert SECRET not in log
     assert all(json.loads(line)["event"] for line in log.splitlines())
+
+
+def test_nothing_that_libraries_leave_behind_delays_the_end() -> None:
+    leave_behind = "atexit.register(time.sleep, 40); threading.Thread(target=time.sleep, args=(40,)).start()"
+    script = f"import atexit, threading, time; {leave_behind}\nfrom retinad.daemon.cli import main\nmain()"
+    command = [sys.executable, "-c", script, "check", "/nope.toml"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == ExitCode.CONFIG
+    assert "No such file" in result.stderr, "what was written is there all the same"

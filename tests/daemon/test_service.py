@@ -127,6 +127,14 @@ def test_systemd_is_told_of_loading_readiness_reloading_and_stopping(tmp_path: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_before_the_service_is_up_is_a_stop_like_any_other(tmp_path: Path, number: signal.Signals) -> None:
+    config = write_config(tmp_path, camera("a", "synthetic:"))
+    with running(config) as service:
+        service.notified("STATUS=loading")  # torch is not imported yet
+        assert service.stop(number)[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_every_camera_in_order_with_counters_that_add_up(tmp_path: Path, number: int) -> None:
     cameras = "".join(camera(name, "synthetic:?fps=60&width=160&height=120") for name in ("a", "b"))
     with subscriber(tmp_path) as records_in, running(write_config(tmp_path, cameras)) as service:
@@ -216,6 +224,28 @@ def test_a_port_in_use_is_said_within_a_second_of_starting_work(tmp_path: Path) 
             assert second.process.wait(20) == 69
             assert any("features.sock" in line for line in second.log.read_text().splitlines())
         assert first.stop()[0] == 0
+
+
+def test_a_frame_that_fails_is_named_in_the_log_and_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    write_frames(folder, 4)
+    (folder / "frame4.png").write_bytes(b"")
+    assert cv2.imwrite(str(folder / "frame5.png"), np.zeros((4000, 2, 3), np.uint8))  # for no model
+    config = write_config(tmp_path, camera("walk", folder, mode="lossless"))
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        records = receive_until(records_in, is_end)
+        assert service.process.wait(10) == 0
+    end, last = records[-1], [record for record in records if isinstance(record, StatusRecord)][-1]
+    assert isinstance(end, EndRecord)
+    assert (end.captured_total, end.published_total, end.failed_total) == (6, 4, 2)
+    assert last.decode_errors_total == 1
+    assert last.last_frame_age_s is not None
+    warnings = [line for line in log_of(service) if line["level"] == "warning" and line.get("camera") == "walk"]
+    assert [line["event"] for line in warnings] == [
+        f"left out: {folder}/frame4.png: the file is empty",
+        "a frame gave no features",
+    ]
+    assert "4000" in str(warnings[1]["reason"])
 
 
 def test_when_every_source_has_failed_the_exit_code_says_so(tmp_path: Path) -> None:

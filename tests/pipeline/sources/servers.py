@@ -74,6 +74,11 @@ def silent(server: FakeServer, peer: socket.socket) -> None:
         pass
 
 
+def shy(server: FakeServer, peer: socket.socket) -> None:
+    """Closes without an answer, as cameras with too many viewers do."""
+    server.hear(peer)
+
+
 def garbage(server: FakeServer, peer: socket.socket) -> None:
     server.hear(peer)
     peer.sendall(np.random.default_rng(0).bytes(4096))
