@@ -144,7 +144,8 @@ class Connection:
         try:
             self.socket.connect(subscription.endpoint)
         except zmq.ZMQError as exc:
-            raise ValueError(f"cannot connect to {subscription.endpoint!r}: {exc.strerror}") from exc
+            form = "an endpoint is tcp://HOST:PORT or ipc:///PATH"
+            raise ValueError(f"cannot connect to {subscription.endpoint!r} ({form}): {exc.strerror}") from exc
 
     def _connect_anew(self, now_s: float) -> None:
         # libzmq gives up for good once a handshake is refused, though the key may be put on the list later; and it does

@@ -34,6 +34,9 @@ class Gap:
     camera: str
     count: int
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.count} ({self.camera})"
+
 
 @dataclass(frozen=True, slots=True)
 class _Position:

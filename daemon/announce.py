@@ -1,6 +1,9 @@
 """What the service says of itself and its cameras on its sockets: the parts' own values, turned into messages."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+
+import structlog
 
 from retinad.client.wire import CameraHeader, EndHeader, HelloHeader, ModelHeader, StatusHeader
 from retinad.pipeline.config import OutputConfig
@@ -11,6 +14,8 @@ from retinad.pipeline.sources.camera import CameraState, CameraStatus
 
 from .cameras import CameraReport
 from .loop_lag import LoopLag
+
+_log = structlog.get_logger("retinad")
 
 _DTYPES = {"float16": "<f2", "float32": "<f4", "bfloat16": "bf16"}
 
@@ -68,18 +73,21 @@ class Announcer:
             stream_epoch=status.stream_epoch,
             fps=round(status.fps, 2),
             source_size=status.size,
+            last_frame_age_s=None if status.last_frame_age_s is None else round(status.last_frame_age_s, 3),
             captured_total=counters.captured,
             published_total=counters.published,
             dropped_total=counters.dropped,
             failed_total=counters.failed,
             in_flight=counters.in_flight,
             nan_total=counters.nan,
+            decode_errors_total=status.decode_errors,
         )
         self._publisher.publish_status(header, loop_lag_ms=self._lag.worst_ms)
 
     def camera_ended(self, status: CameraStatus, counters: FrameCounters, next_seq: int | None) -> None:
         """Publish that a camera is finished."""
         self.camera_changed(status, counters)
+        _log.info("camera finished", camera=status.camera, reason=end_reason(status), **asdict(counters))
         self._publisher.publish_end(
             EndHeader(
                 camera=status.camera,
@@ -111,7 +119,7 @@ def described(status: CameraStatus) -> dict[str, object]:
     """What a log line says of a camera's state, beyond the state."""
     parts: dict[str, object] = {
         "reason": _reason(status),
-        "attempt": status.attempt or None,
+        "failures_in_a_row": status.attempt or None,
         "next_try_in_s": None if status.next_try_in_s is None else round(status.next_try_in_s, 1),
         "stream_epoch": status.stream_epoch,
         "size": status.size and "{}x{}".format(*status.size),

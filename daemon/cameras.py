@@ -184,15 +184,17 @@ class Cameras:
         """Make exactly these cameras run: stop those that are gone or changed, start those that are new or changed.
 
         A camera whose configuration is the same goes on without losing a frame. A finished one stays finished unless
-        its configuration changed or the engine had no room for it.
+        its configuration changed, the engine had no room for it, or it was not configured in between.
         """
         wanted = {config.name: config for config in configs}
-        self._wanted = frozenset(wanted)
+        before, self._wanted = self._wanted, frozenset(wanted)
         self._applying = True
         await self._stop([run for name, run in self._running.items() if wanted.get(name) != run.config])
         for config in configs:
             finished = self._finished.get(config.name)
-            if config.name not in self._running and (finished is None or finished.refused or finished.config != config):
+            if config.name in self._running:
+                continue
+            if finished is None or finished.refused or finished.config != config or config.name not in before:
                 self._start(config, finished)
         self._applying = False
         self._notify()
@@ -212,14 +214,14 @@ class Cameras:
 
     def _start(self, config: CameraConfig, past: CameraReport | None) -> None:
         counters = past.counters if past else FrameCounters()
-        queue = self._queues.open(config.name, config.mode, config.queue_frames, counters)
+        first_epoch = past.next_epoch if past else 0
+        queue = self._queues.open(config.name, config.mode, config.queue_frames, counters, first_epoch=first_epoch)
 
         def on_status(status: CameraStatus) -> None:
             if status.size is not None:
                 self._states.see(config.name, status.size)
             self._sink.camera_changed(status, queue.counters)
 
-        first_epoch = past.next_epoch if past else 0
         run = _Running(config, queue, self._make_camera(config, queue, on_status, first_epoch=first_epoch), first_epoch)
         self._running[config.name] = run
         self._tasks.start_soon(self._run, run, name=f"camera {config.name}")

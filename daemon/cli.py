@@ -3,10 +3,10 @@
 Exit codes are those of `exit_codes.py`. The product's only broad `except` is here, in `run_command`.
 """
 
+import importlib.resources
 import logging
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -25,7 +25,9 @@ _SERVER_PARTS = ("anyio", "cv2", "pydantic", "safetensors", "structlog", "torch"
 _USAGE_ERROR = 2
 """What typer exits with when the command line is wrong."""
 
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.", show_default=False)]
+_DEFAULT_CONFIG = Path("config.toml")
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="[CONFIG]", help="The config file.")]
 
 
 @dataclass(slots=True)
@@ -47,11 +49,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError):  # it is None, or broken, if nobody is there to read
             stream.flush()
-    if threading.active_count() > 1:
-        # A thread is stuck in a library's call. Waiting for it would be waiting for ever, and the interpreter's own end
-        # would tear it out of native code, which aborts the process.
-        os._exit(code)
-    sys.exit(code)
+    # All is closed. The interpreter's own end would add up to a second with torch loaded, more on a busy machine, wait
+    # for ever for a thread that is stuck in a library's call, and tear others out of native code, which aborts.
+    os._exit(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -68,6 +68,14 @@ def run_command(arguments: Sequence[str]) -> int:
     return ExitCode.OK
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from .versions import find_versions
+
+        typer.echo(find_versions()["retinad"])
+        raise typer.Exit
+
+
 def make_app() -> typer.Typer:
     """The command line's definition."""
     app = typer.Typer(
@@ -77,16 +85,23 @@ def make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,  # its tracebacks show local variables, and these may hold secrets
     )
-    for command in (run, check, cameras, subscribe, schema, version):
+    for command in (run, check, cameras, config, subscribe, schema, version):
         app.command()(command)
+    app.callback()(options)
     return app
+
+
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Camera frames in, streaming transformer features out."""
 
 
 def run(
     context: typer.Context,
-    config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The config file.")] = Path(
-        "config.toml"
-    ),
+    config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The config file.")] = _DEFAULT_CONFIG,
 ) -> None:
     """Run the service until it is told to stop. The log goes to standard error."""
     from .run import run_service
@@ -97,14 +112,14 @@ def run(
     raise typer.Exit(run_service(config, state.stack))
 
 
-def check(config: ConfigArgument) -> None:
+def check(config: ConfigArgument = _DEFAULT_CONFIG) -> None:
     """Print the config as the service would run it, without secrets, or everything that is wrong with it."""
     from .config_show import show_config
 
     typer.echo(show_config(_load(config)), nl=False)
 
 
-def cameras(config: ConfigArgument) -> None:
+def cameras(config: ConfigArgument = _DEFAULT_CONFIG) -> None:
     """Open every camera of a config and say what came; exit 66 if one gives no frame."""
     import anyio
 
@@ -117,19 +132,25 @@ def cameras(config: ConfigArgument) -> None:
         raise typer.Exit(ExitCode.NO_INPUT)
 
 
+def config() -> None:
+    """Print the default config, which documents every key: `retinad config > config.toml` makes one to start from."""
+    typer.echo(importlib.resources.files("retinad.daemon").joinpath("config.toml").read_text("utf-8"), nl=False)
+
+
 def subscribe(
-    endpoint: Annotated[str, typer.Argument(help="Where the service publishes, such as tcp://127.0.0.1:5555.")],
-    camera: Annotated[list[str] | None, typer.Option(help="This camera only; may be given several times.")] = None,
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="tcp://HOST:PORT or ipc:///PATH.")],
+    camera: Annotated[list[str] | None, typer.Option(metavar="NAME", help="This camera only; repeatable.")] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="features, status, end or hello; may be given several times. Else features and end."),
+        typer.Option(metavar="KIND", help="features, status, end or hello; repeatable. By default features and end."),
     ] = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each record's tensors to a .npz file.")
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")] = None,
+    count: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stop after so many messages.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0, help="Exit with 69 after so many seconds without a message.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Exit with 69 after so long without a message."),
     ] = None,
     latest: Annotated[bool, typer.Option("--latest", help="Skip to the newest record when behind.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
@@ -180,7 +201,11 @@ def _report(error: Exception, has_log: bool) -> ExitCode:
     from .redact import Redactor
 
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _SERVER_PARTS:
-        typer.echo(f"retinad: this command needs {error.name}: pip install 'retinad[server]'", err=True)
+        typer.echo(
+            f"retinad: this command needs the server's packages ({error.name} is missing): "
+            "in a clone of the repository, pip install '.[server]'",
+            err=True,
+        )
         return ExitCode.UNAVAILABLE
     if has_log:
         logging.getLogger("retinad").critical("internal error", exc_info=error)

@@ -17,7 +17,7 @@ from retinad.pipeline.sources.redact import redact_url, secrets_of
 
 from .config_environment import TABLES, apply_overrides, report_unknown
 from .config_errors import ConfigError, Problem, show_key, suggest
-from .config_locate import locate_keys
+from .config_locate import is_deeper, locate_keys
 from .config_model import ResolvedModel, resolve_model
 from .config_report import Report
 from .config_resolve import check_names, resolve_camera, resolve_publish, resolve_stream
@@ -27,6 +27,8 @@ from .directories import Directories, find_directories
 __all__ = ["ConfigError", "LogConfig", "Problem", "ServiceConfig", "load_config"]
 
 _LARGEST_FILE = 1 << 20
+_DEEPEST = 32
+_TOO_DEEP = "Nested too deeply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ def _read(path: Path) -> str:
             content = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no path can hold a null character"
-        raise ConfigError([Problem(str(path), None, None, "", f"cannot read the config: {reason}")]) from None
+        hint = "`retinad config > FILE` makes one to start from"
+        raise ConfigError([Problem(str(path), None, None, "", f"cannot read the config: {reason}", hint)]) from None
     if len(content) > _LARGEST_FILE:
         raise ConfigError([Problem(str(path), None, None, "", "cannot read the config: larger than 1 MiB")])
     try:
@@ -123,9 +126,12 @@ def _read(path: Path) -> str:
 
 def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        data = tomllib.loads(text)
+        if not is_deeper(data, _DEEPEST):
+            return data
+        message = _TOO_DEEP
     except RecursionError:
-        message = "Nested too deeply"
+        message = _TOO_DEEP
     except ValueError as error:
         message = str(error)
     problem = _syntax_problem(path, text, message)

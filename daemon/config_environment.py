@@ -5,6 +5,7 @@ that names no key is an error: a misspelt override would otherwise be ignored in
 """
 
 import copy
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -58,7 +59,7 @@ def find_credential(text: str, environment: Mapping[str, str]) -> Path:
     if not directory:
         raise ValueError(f"no credentials were passed: the unit needs LoadCredential={name}:/path/to/the/file")
     path = Path(directory, name)
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises where a folder may not be entered, or a name is too long
         raise ValueError(f"there is no credential of this name: the unit needs LoadCredential={name}:/path/to/the/file")
     return path
 

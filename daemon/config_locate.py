@@ -5,9 +5,14 @@ refused it still tells which key came last before the fault.
 """
 
 import re
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .config_errors import KeyPath
+
+_MOST_PARTS = 100
+"""A longer dotted key is refused anyway, and every part of a key gets a place."""
 
 _SPACE = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
@@ -61,6 +66,20 @@ def locate_keys(text: str) -> KeyPlaces:
     return KeyPlaces(places, {place.path: place for place in reversed(places)})
 
 
+def is_deeper(data: object, levels: int) -> bool:
+    """Whether tables and lists are nested more than `levels` deep. tomllib nests dotted keys to any depth."""
+    parts = [data]
+    for _ in range(levels + 1):
+        parts = [item for part in parts for item in _items(part)]
+    return bool(parts)
+
+
+def _items(part: object) -> Iterable[object]:
+    if isinstance(part, dict):
+        return part.values()
+    return part if isinstance(part, list) else ()
+
+
 class _OddityError(Exception):
     """The text is not TOML from here on."""
 
@@ -71,6 +90,7 @@ class _Scanner:
         self._text = text
         self._at = 0
         self._last_index: dict[KeyPath, int] = {}
+        self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
 
     def scan_document(self) -> None:
         table: KeyPath = ()
@@ -111,6 +131,8 @@ class _Scanner:
             self._skip(_SPACE)
             if not self._text.startswith(".", self._at):
                 return tuple(parts)
+            if len(parts) == _MOST_PARTS:
+                raise _OddityError
             self._at += 1
 
     def _scan_key(self) -> str:
@@ -179,8 +201,8 @@ class _Scanner:
         self._at += len(text)
 
     def _note(self, path: KeyPath, offset: int) -> None:
-        line_start = self._text.rfind("\n", 0, offset) + 1
-        self.places.append(KeyPlace(path, self._text.count("\n", 0, offset) + 1, offset - line_start + 1))
+        line = bisect_right(self._lines, offset)
+        self.places.append(KeyPlace(path, line, offset - self._lines[line - 1] + 1))
 
 
 def _unescape(found: re.Match[str]) -> str:

@@ -1,5 +1,6 @@
 """Turns `[model]` into a ModelConfig with nothing left `auto`: preset, device and dtype chosen, shape checked."""
 
+import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,8 @@ def _existing(text: str | None, key: str, report: Report) -> Path | None:
     if text is None:
         return None
     path = Path(text)
-    if not path.is_file():
-        report.add(("model", key), "there is no such file")
+    if not os.path.isfile(path):  # Path.is_file raises where a folder may not be entered
+        report.add(("model", key), "there is no such file, or it cannot be reached")
     return path
 
 

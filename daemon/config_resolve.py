@@ -1,5 +1,6 @@
 """Fills the pipeline's frozen configs from the checked tables, and checks what one table alone cannot tell."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -82,6 +83,8 @@ def _resolve_source(source: str, path: KeyPath, environment: Mapping[str, str], 
         text = read_credential(source, environment) if source.startswith(CREDENTIAL) else source
         if len(text) > 4096 or any(ord(character) < 32 for character in text):
             raise ValueError("expected 1 to 4096 characters, none of them a control character")
+        if any("\ud800" <= character <= "\udfff" for character in text):  # how Python spells a variable's odd bytes
+            raise ValueError("expected UTF-8 text")
         parse_source(text)
     except ValueError as error:
         report.add(path, str(error))
@@ -99,10 +102,10 @@ def _resolve_curve(table: CurveTable, environment: Mapping[str, str], report: Re
             key_file = find_credential(table.server_secret_key_file, environment)
         except ValueError as error:
             report.add(("publish", "curve", "server_secret_key_file"), str(error))
-    elif not key_file.is_file():
-        report.add(("publish", "curve", "server_secret_key_file"), "there is no such file")
-    if not clients.is_dir():
-        report.add(("publish", "curve", "authorized_keys_dir"), "there is no such folder")
+    elif not os.path.isfile(key_file):  # Path.is_file raises where a folder may not be entered
+        report.add(("publish", "curve", "server_secret_key_file"), "there is no such file, or it cannot be reached")
+    if not os.path.isdir(clients):
+        report.add(("publish", "curve", "authorized_keys_dir"), "there is no such folder, or it cannot be reached")
     return CurveConfig(key_file, clients)
 
 

@@ -56,7 +56,7 @@ async def report(
         notifier.status(f"{running} of {len(reports)} cameras running, {frames_per_s:.1f} frames/s")
         statistics = publisher.statistics()
         _log.info(
-            "running",
+            "report",
             frames_per_s=round(frames_per_s, 1),
             cameras=f"{running}/{len(reports)}",
             **_totals(reports),

@@ -1,8 +1,10 @@
 """`retinad run`: opens the log and the line to systemd, loads the config, and hands over to the service."""
 
 import logging
+import os
 import signal
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,12 +32,30 @@ def run_service(path: Path, stack: ExitStack) -> ExitCode:
         path: the config file.
         stack: what is closed when the command is over: the log stays open until then.
     """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service takes it: the config is about to be read anyway
+    stack.enter_context(_early_signals())
     log = stack.enter_context(open_log(Redactor()))
     notifier = stack.enter_context(Notifier())
     notifier.extend_timeout(_IMPORT_TIMEOUT_S)
     notifier.status("loading")
     return _load_and_serve(path, log, notifier)
+
+
+@contextmanager
+def _early_signals() -> Iterator[None]:
+    """What signals do until the service takes them, seconds later: SIGHUP nothing, SIGTERM and SIGINT a clean end.
+
+    There is nothing yet that would need closing. An exception would not do: libraries are being imported, and some of
+    them catch what they do not know.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the config is about to be read anyway
+    for number in before:
+        signal.signal(number, lambda number, frame: os._exit(ExitCode.OK))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _load_and_serve(path: Path, log: Log, notifier: Notifier) -> ExitCode:

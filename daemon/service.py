@@ -1,6 +1,5 @@
 """The service: opens every part, runs them in one task group, and closes them in order. Shutdown is cancellation."""
 
-import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -16,7 +15,6 @@ from retinad.client.wire import ModelHeader
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine import Engine
-from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
 from retinad.pipeline.packing import largest_record_bytes
@@ -24,7 +22,7 @@ from retinad.pipeline.publisher import Publisher
 from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus
 from retinad.pipeline.worker import Worker
 
-from .announce import Announcer, Description, described, model_header
+from .announce import Announcer, Description, model_header
 from .cameras import Cameras, MakeCamera
 from .config import ConfigError, ServiceConfig
 from .exit_codes import ExitCode
@@ -32,19 +30,16 @@ from .kept_states import KeptStates
 from .loop_lag import LoopLag
 from .pump import pump
 from .report import beat, report
+from .service_log import CameraLog, FailureLog, different_keys, log_reload, log_start
 from .systemd import Notifier
 
 _BEAT_S = 0.05
 _LOADING_S = 5.0
+_RELOAD_S = 10.0
+"""Reading a config anew may take for ever, from a pipe or a dead file server; later reloads do not wait for that."""
 
 _USUAL_SIZES = ((640, 480), (1920, 1080))
 """4:3 and 16:9: a camera of another shape costs a moment at its first frame."""
-
-_LEVELS = {
-    CameraState.STALLED: logging.WARNING,
-    CameraState.BACKOFF: logging.WARNING,
-    CameraState.FAILED: logging.ERROR,
-}
 
 _log = structlog.get_logger("retinad")
 
@@ -63,14 +58,13 @@ def make_camera(
     config: CameraConfig, queue: FrameQueue, on_status: Callable[[CameraStatus], None], *, first_epoch: int
 ) -> Camera:
     """A camera that logs its changes of state, and what its capture process prints."""
-    log = _log.bind(camera=config.name)
+    log = CameraLog(config.name)
 
     def announce(status: CameraStatus) -> None:
-        level = _LEVELS.get(status.state, logging.INFO)
-        log.log(level, status.state, **described(status))
+        log.state(status)
         on_status(status)
 
-    return Camera(config, queue, announce, on_log=log.debug, first_epoch=first_epoch)
+    return Camera(config, queue, announce, on_log=log.line, first_epoch=first_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +121,7 @@ class _Service:
             tasks.start_soon(self._receive_signals, name="signals")
             code = await self._run_parts()
             tasks.cancel_scope.cancel()
+        _log.info("stopped")
         return code
 
     async def _run_parts(self) -> ExitCode:
@@ -159,7 +154,7 @@ class _Service:
         model = await worker.run(lambda engine: engine.description)
         publisher.model = model_header(model)
         announcer = Announcer(publisher, self._lag)
-        delivery = Delivery(self._queues, publisher)
+        delivery = Delivery(self._queues, publisher, FailureLog())
         async with anyio.create_task_group() as tasks:
             states = KeptStates(self._config.states_dir, worker)
             cameras = Cameras(tasks, self._queues, worker, delivery, announcer, self._edges.make_camera, states)
@@ -170,7 +165,7 @@ class _Service:
             tasks.start_soon(
                 report, cameras, announcer, publisher, self._notifier, self._lag, heartbeat_s, name="report"
             )
-            self._log_start(model, publisher)
+            log_start(model, publisher.endpoints, self._config, self._edges.versions)
             self._notifier.ready()
             await cameras.apply(self._config.cameras)
             await self._until_stop(cameras)
@@ -201,10 +196,8 @@ class _Service:
             self._notifier.ready()
 
     async def _take_new_config(self, cameras: Cameras) -> None:
-        try:
-            config = await anyio.to_thread.run_sync(self._edges.load_config)
-        except (ConfigError, ModelError) as error:
-            _log.error("the new config is wrong, the old one stays", problems=str(error))
+        config = await self._read_config()
+        if config is None:
             return
         fixed = replace(
             config,
@@ -215,12 +208,23 @@ class _Service:
             runtime_dir=self._config.runtime_dir,
             exit_when_done=self._config.exit_when_done,
         )
-        if fixed != config:
-            _log.warning("only cameras and the log change on reload; the rest of the new config needs a restart")
+        if needs_restart := list(different_keys(fixed, config)):
+            _log.warning("some of the new config needs a restart", keys=needs_restart)
         self._edges.configure(fixed)
         await cameras.apply(fixed.cameras)
+        log_reload(self._config, fixed)
         self._config = fixed
-        _log.info("reloaded", cameras=[camera.name for camera in fixed.cameras])
+
+    async def _read_config(self) -> ServiceConfig | None:
+        """The config as it is now; None if there is none to be had, which the log explains."""
+        try:
+            with anyio.fail_after(_RELOAD_S):
+                return await anyio.to_thread.run_sync(self._edges.load_config, abandon_on_cancel=True)
+        except (ConfigError, ModelError) as error:
+            _log.error("the new config is wrong, the old one stays", problems=str(error))
+        except TimeoutError:
+            _log.error("the new config cannot be read, the old one stays", waited_s=_RELOAD_S)
+        return None
 
     def _exit_code(self, cameras: Cameras) -> ExitCode:
         states = [camera.status.state for camera in cameras.reports]
@@ -248,25 +252,6 @@ class _Service:
                 else:
                     _log.info("stopping", signal=number.name)
                     self._stop.set()
-
-    def _log_start(self, model: ModelDescription, publisher: Publisher) -> None:
-        _log.info(
-            "started",
-            model=model.name,
-            weights=model.weights,
-            device=model.device,
-            dtype=model.dtype,
-            attention=model.attention,
-            parameters=model.parameters,
-            endpoints=list(publisher.endpoints),
-            cameras=[camera.name for camera in self._config.cameras],
-            versions=dict(self._edges.versions),
-        )
-        if model.attention_reason is not None:
-            _log.info("attention chosen", attention=model.attention, reason=model.attention_reason)
-        if self._config.model.random_weights:
-            _log.warning("the weights are random: the features mean nothing", set="model.checkpoint")
-        _log.info("subscribe with", command=f"retinad subscribe {publisher.endpoints[-1]}")
 
 
 def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -57,7 +57,7 @@ def subscribe(
         output: where the lines go; None for standard output.
     """
     try:
-        wanted = tuple(Kind(kind) for kind in kinds) or (Kind.FEATURES, Kind.END)
+        wanted = tuple(_named_kind(kind) for kind in kinds) or (Kind.FEATURES, Kind.END)
         subscriber = Subscriber(endpoint, cameras=cameras, kinds=wanted, latest_only=latest, curve=curve)
     except ValueError as exc:
         return _complain(f"{exc}", ExitCode.USAGE)
@@ -70,6 +70,12 @@ def subscribe(
             return ExitCode.OK
         except OSError as exc:
             return _complain(f"{exc}", ExitCode.UNAVAILABLE)
+
+
+def _named_kind(name: str) -> Kind:
+    if name not in list(Kind):
+        raise ValueError(f"there is no kind {name!r} of messages: choose of {', '.join(Kind)}")
+    return Kind(name)
 
 
 def _print_records(

@@ -1,6 +1,6 @@
 """What becomes of a step's outcomes: numbered, counted and published, in the order in which they left the model."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from .frame_queue import FrameQueue, FrameQueues
@@ -26,29 +26,40 @@ class FeaturesSink(Protocol):
         """
 
 
+def _ignore(failure: FrameFailure) -> None:
+    """Does nothing with a failure."""
+
+
 class Delivery:
     """Numbers records (`seq`, gap-free within a stream epoch), keeps the cameras' counters true, and publishes.
 
     Args:
         queues: the cameras' queues, whose counters are updated.
         sink: where the features go.
+        on_failure: told each frame that gave no features, and why.
     """
 
-    def __init__(self, queues: FrameQueues, sink: FeaturesSink) -> None:
+    def __init__(
+        self, queues: FrameQueues, sink: FeaturesSink, on_failure: Callable[[FrameFailure], None] = _ignore
+    ) -> None:
         self._queues = queues
         self._sink = sink
+        self._on_failure = on_failure
         self._last_seq: dict[str, tuple[int, int]] = {}
-        self.last_failure: FrameFailure | None = None
 
     def deliver(self, outcomes: Iterable[Outcome], model_done_ns: int) -> None:
-        """Publish the features among the outcomes and count the failures; cameras that are gone are passed over."""
+        """Publish the features among the outcomes and count the failures; cameras that are gone are passed over.
+
+        A camera that came back under its name does not change that: a step that outlasted it brings frames that were
+        counted, and announced, as failed when it went.
+        """
         for outcome in outcomes:
-            if outcome.stamp.camera not in self._queues:
+            if not self._is_awaited(outcome):
                 continue
             queue = self._queues[outcome.stamp.camera]
             if isinstance(outcome, FrameFailure):
-                self.last_failure = outcome
                 queue.mark_failed()
+                self._on_failure(outcome)
             else:
                 self._publish(outcome, queue, model_done_ns)
 
@@ -60,6 +71,10 @@ class Delivery:
     def forget(self, camera: str) -> None:
         """Forget the numbering of a camera. Idempotent."""
         self._last_seq.pop(camera, None)
+
+    def _is_awaited(self, outcome: Outcome) -> bool:
+        stamp = outcome.stamp
+        return stamp.camera in self._queues and stamp.stream_epoch >= self._queues[stamp.camera].first_epoch
 
     def _publish(self, features: Features, queue: FrameQueue, model_done_ns: int) -> None:
         seq = self._next_seq(features.stamp.camera, features.stamp.stream_epoch)

@@ -31,10 +31,18 @@ class FrameCounters:
 
 
 class FrameQueue:
-    """The queue of one camera. Make it with `FrameQueues.open`; use it on the event loop's thread only."""
+    """The queue of one camera. Make it with `FrameQueues.open`; use it on the event loop's thread only.
 
-    def __init__(self, mode: CaptureMode, capacity: int, counters: FrameCounters, wake: Callable[[], None]) -> None:
+    Attributes:
+        counters: what became of the camera's frames.
+        first_epoch: number of the first connection whose frames pass here; those of earlier ones are accounted for.
+    """
+
+    def __init__(
+        self, mode: CaptureMode, capacity: int, counters: FrameCounters, wake: Callable[[], None], first_epoch: int
+    ) -> None:
         self.counters = counters
+        self.first_epoch = first_epoch
         self._mode = mode
         self._capacity = capacity
         self._frames: deque[Frame] = deque()
@@ -140,7 +148,15 @@ class FrameQueues:
     def __contains__(self, camera: str) -> bool:
         return camera in self._queues
 
-    def open(self, camera: str, mode: CaptureMode, capacity: int, counters: FrameCounters | None = None) -> FrameQueue:
+    def open(
+        self,
+        camera: str,
+        mode: CaptureMode,
+        capacity: int,
+        counters: FrameCounters | None = None,
+        *,
+        first_epoch: int = 0,
+    ) -> FrameQueue:
         """Make the queue of a camera.
 
         Args:
@@ -148,12 +164,13 @@ class FrameQueues:
             mode: what a full queue does.
             capacity: frames that wait at most, at least 1.
             counters: counters to go on with, or None to start at zero.
+            first_epoch: number of the first connection whose frames pass here.
         """
         if camera in self._queues:
             raise ValueError(f"camera {camera!r} already has a queue")
         if capacity < 1:
             raise ValueError(f"capacity is at least 1, got {capacity}")
-        queue = FrameQueue(mode, capacity, counters or FrameCounters(), self._wake)
+        queue = FrameQueue(mode, capacity, counters or FrameCounters(), self._wake, first_epoch)
         self._queues[camera] = queue
         self._turn.append(camera)
         return queue

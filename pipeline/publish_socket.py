@@ -31,6 +31,7 @@ as deep as the longest one, and walked by recursion (one of a megabyte was seen 
 BURST = 1000
 """Messages taken in one call at most, so that a flood of them cannot hold the event loop."""
 
+_KEY_BYTES = 32
 _MONITOR_ENDPOINT = "inproc://monitor"
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
@@ -179,7 +180,7 @@ class _AuthorizedKeys:
             raise PublishError(f"publish.curve.authorized_keys_dir {self._folder}: {exc.strerror}") from exc
 
     def _read(self) -> frozenset[bytes]:
-        return frozenset(z85.decode(_load_key(file)[0]) for file in sorted(self._folder.glob("*.key")))
+        return frozenset(_decoded(_load_key(file)[0], file) for file in sorted(self._folder.glob("*.key")))
 
 
 def _set_options(socket: _Socket, send_hwm: int) -> None:
@@ -207,6 +208,7 @@ def _set_curve(socket: _Socket, curve: CurveConfig) -> None:
     secret_key = _load_key(curve.server_secret_key_file)[1]
     if secret_key is None:
         raise PublishError(f"publish.curve.server_secret_key_file {curve.server_secret_key_file} holds no secret key")
+    _decoded(secret_key, curve.server_secret_key_file)
     socket.curve_server = True
     socket.curve_secretkey = secret_key
     socket.zap_domain = b"retinad"
@@ -218,6 +220,18 @@ def _load_key(file: Path) -> tuple[bytes, bytes | None]:
         return zmq.auth.load_certificate(file)
     except (OSError, ValueError) as exc:
         raise PublishError(f"cannot read the CURVE key in {file}: {exc}") from exc
+    except IndexError as exc:
+        raise PublishError(f"cannot read the CURVE key in {file}: a line has no `=`") from exc
+
+
+def _decoded(key: bytes, file: Path) -> bytes:
+    try:
+        decoded = z85.decode(key)
+    except (KeyError, ValueError):
+        decoded = b""
+    if len(decoded) != _KEY_BYTES:
+        raise PublishError(f"the key in {file} is no CURVE key: 40 characters of Z85 are")
+    return decoded
 
 
 def _open_monitor(context: _Context, socket: _Socket) -> _Socket:

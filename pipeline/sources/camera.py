@@ -15,6 +15,7 @@ from ..frame_queue import FrameQueue
 from ..frames import Frame, FrameStamp, Size
 from .backoff import Backoff
 from .capture import Capture, Captured, OnLog, ignore_log, open_capture
+from .faults import is_damage
 from .messages import SourceInfo
 from .pacing import LONGEST_GAP_NS, SECOND_NS
 from .rate import FreezeWatch, RateMeter
@@ -52,6 +53,8 @@ class CameraStatus:
         stream_epoch: number of the last connection, or None before the first.
         size: width and height of the last frame in pixels, or None before the first.
         fps: frames a second as measured, 0 where none come.
+        last_frame_age_s: seconds since the last frame came, or None before the first.
+        decode_errors: damaged pictures or packets that the decoder told of.
         info: what the source said of itself when it was last opened.
     """
 
@@ -64,6 +67,8 @@ class CameraStatus:
     stream_epoch: int | None = None
     size: Size | None = None
     fps: float = 0.0
+    last_frame_age_s: float | None = None
+    decode_errors: int = 0
     info: SourceInfo | None = None
 
 
@@ -110,6 +115,9 @@ class Camera:
         self._attempt = 0
         self._running_since: float | None = None
         self._next_try_at: float | None = None
+        self._last_frame_at: float | None = None
+        self._last_pts_ns: int | None = None
+        self._decode_errors = 0
         self._state = CameraState.CONNECTING
         self._fault: SourceFault | None = None
         self._reason: str | None = None
@@ -130,6 +138,8 @@ class Camera:
             stream_epoch=self._epoch,
             size=self._size,
             fps=self._rate.fps,
+            last_frame_age_s=None if self._last_frame_at is None else self._clock() - self._last_frame_at,
+            decode_errors=self._decode_errors,
             info=self._info,
         )
 
@@ -151,13 +161,13 @@ class Camera:
 
     async def _play(self) -> str | None:
         self._enter(CameraState.CONNECTING)
-        async with self._open(self._config, self._on_log) as capture:
+        async with self._open(self._config, self._hear) as capture:
             while True:
                 self._begin(capture)
                 await self._read(capture)
                 self._plays += 1
                 if self._plays == self._config.loop:
-                    return _early_end(capture)
+                    return self._early_end(capture)
                 await capture.rewind()
 
     def _begin(self, capture: Capture) -> None:
@@ -165,6 +175,11 @@ class Camera:
         self._epoch = self._next_epoch
         self._next_epoch += 1
         self._running_since = None
+        self._last_pts_ns = None
+
+    def _hear(self, line: str) -> None:
+        self._decode_errors += is_damage(line)
+        self._on_log(line)
 
     async def _read(self, capture: Capture) -> None:
         freeze = FreezeWatch(self._clock) if capture.info.backend == "v4l2" else None
@@ -191,6 +206,7 @@ class Camera:
         self._queue.count_unreadable(captured.failed)
         frame = self._frame(captured)
         self._rate.count()
+        self._last_frame_at, self._last_pts_ns = self._clock(), captured.pts_ns
         self._notice(frame)
         await self._queue.put(frame)
 
@@ -237,6 +253,14 @@ class Camera:
         self._on_status(self.status)
         return self.status
 
+    def _early_end(self, capture: Capture) -> str | None:
+        expected = capture.info.frame_count
+        if capture.ended is None or expected is None or capture.ended.frames >= expected:
+            return None
+        if not self._decode_errors and _is_at_its_end(capture.info, self._last_pts_ns):
+            return None
+        return f"it ended after {capture.ended.frames} of {expected} frames"
+
     def _stalled(self, what: str) -> SourceError:
         return SourceError(SourceFault.STALLED, f"{what} for {self._config.stall_timeout_s:g} s")
 
@@ -246,8 +270,11 @@ class Camera:
         return self._config.stall_timeout_s + pause_s
 
 
-def _early_end(capture: Capture) -> str | None:
-    expected = capture.info.frame_count
-    if capture.ended is None or expected is None or capture.ended.frames >= expected:
-        return None
-    return f"it ended after {capture.ended.frames} of {expected} frames"
+def _is_at_its_end(info: SourceInfo, pts_ns: int | None) -> bool:
+    """Whether the frame at this time is where a source of so many frames at its nominal rate ends.
+
+    Some containers hold no count, and OpenCV makes one of their length and rate: too many where frames come unevenly.
+    """
+    if pts_ns is None or not info.fps or info.frame_count is None:
+        return False
+    return round(pts_ns / SECOND_NS * info.fps) >= info.frame_count - 1

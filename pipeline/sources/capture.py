@@ -90,6 +90,7 @@ class Capture:
             return None
         message = await self._message()
         if isinstance(message, Ended):
+            self._hear()  # all that was printed before it is there
             self.ended = message
             return None
         assert isinstance(message, Picture)

@@ -31,6 +31,11 @@ _RULES = (
     _rule(r"\bSSL\b|\bTLS\b|certificate", SourceFault.TLS, "no encrypted connection came about"),
     _rule(r"timeout triggered|timed out", SourceFault.TIMEOUT, "it did not answer in time"),
     _rule(
+        r"(?:reading RTSP data|reading HTTP response): End of file",
+        SourceFault.CLOSED,
+        "it closed the connection after no answer, or none that FFmpeg knows",
+    ),
+    _rule(
         r"Decoder .*not found|Could not find codec|Unsupported codec|unimplemented",
         SourceFault.CODEC,
         "its coding is not supported by this build of FFmpeg",
@@ -41,6 +46,17 @@ _RULES = (
         "it is no video, or its end (where MP4 has its index) is missing",
     ),
 )
+
+
+_DAMAGE = re.compile(
+    r"\[OPENCV:FFMPEG:(?:8|16)\]|packet corrupt|EOI missing|missed \d+ packets|^left out:", re.IGNORECASE
+)
+"""FFmpeg's errors (16), which it has none of with healthy media, and the warnings that tell of damage."""
+
+
+def is_damage(line: str) -> bool:
+    """Whether a line tells of a damaged picture or packet, rather than of a source that cannot be opened."""
+    return _DAMAGE.search(line) is not None and classify((line,)) is None
 
 
 def classify(lines: Iterable[str]) -> tuple[SourceFault, str] | None:

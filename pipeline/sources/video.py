@@ -58,6 +58,7 @@ class VideoReader:
         self._stream = stream
         self._timeout_s = timeout_s
         self._name = name
+        self._position_ms: float | None = None
         stream.set(Property.AUTO_ORIENTATION, 1)  # its default has changed between OpenCV's releases
         frames = _plausible(stream.get(Property.FRAME_COUNT), _MOST_FRAMES)
         finite = frames is not None or not network
@@ -77,14 +78,18 @@ class VideoReader:
         asked_at = time.monotonic()
         for lost in range(_ATTEMPTS):
             if self._stream.grab():
-                position_ms = self._stream.get(Property.POSITION_MS)
-                return Grabbed(None if position_ms is None else round(position_ms * 1e6), lost)
+                return Grabbed(self._pts_ns(), lost)
             waited_s = time.monotonic() - asked_at
             if not self.info.finite and waited_s >= 0.9 * self._timeout_s:
                 raise SourceError(SourceFault.STALLED, f"{self._name} sent nothing for {waited_s:.0f} s")
         if self.info.finite:
             return None
         raise SourceError(SourceFault.CLOSED, f"{self._name} closed the stream")
+
+    def _pts_ns(self) -> int | None:
+        # A stream without times of its own is told to be at 0 for ever.
+        before_ms, self._position_ms = self._position_ms, self._stream.get(Property.POSITION_MS)
+        return None if self._position_ms in (None, before_ms) else round(self._position_ms * 1e6)
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`."""

@@ -51,12 +51,19 @@ def folders(tmp_path: Path) -> dict[str, str]:
 # Exit codes
 
 
+def test_the_process_ends_when_its_work_is_done_whatever_libraries_do_at_exit() -> None:
+    script = "import atexit, time\natexit.register(time.sleep, 100)\nfrom retinad.daemon.cli import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", script, "version"], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0
+    assert done.stdout.startswith("retinad ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
         ([], ExitCode.USAGE),
         (["nope"], ExitCode.USAGE),
-        (["check"], ExitCode.USAGE),
+        (["check", "a", "b"], ExitCode.USAGE),
         (["check", "/nope.toml"], ExitCode.CONFIG),
         (["cameras", "/nope.toml"], ExitCode.CONFIG),
         (["run", "--nope"], ExitCode.USAGE),
@@ -78,7 +85,9 @@ def test_each_end_has_its_code(arguments: list[str], code: ExitCode, capsys: pyt
     assert run_command(arguments) == code
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["subscribe", "--help"], ["version"], ["schema"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["config"], ["subscribe", "--help"], ["version"], ["schema"]]
+)
 def test_a_subscriber_needs_none_of_the_servers_parts(arguments: list[str]) -> None:
     result = retinad(*arguments, without=SERVER_PARTS)
     assert (result.returncode, result.stderr) == (0, "")
@@ -96,7 +105,8 @@ def test_a_subscriber_needs_none_of_the_servers_parts(arguments: list[str]) -> N
 def test_a_command_whose_parts_are_missing_says_what_to_install(command: list[str], part: str, config: Path) -> None:
     result = retinad(*command, str(config), without=[part])
     assert result.returncode == ExitCode.UNAVAILABLE
-    assert f"needs {part}: pip install 'retinad[server]'" in result.stderr
+    assert f"needs the server's packages ({part} is missing)" in result.stderr
+    assert "pip install '.[server]'" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -271,3 +281,12 @@ def test_run_tells_no_secret_stops_at_once_and_logs_only_events(folders: dict[st
     log = "".join(lines) + rest
     assert SECRET not in log
     assert all(json.loads(line)["event"] for line in log.splitlines())
+
+
+def test_nothing_that_libraries_leave_behind_delays_the_end() -> None:
+    leave_behind = "atexit.register(time.sleep, 40); threading.Thread(target=time.sleep, args=(40,)).start()"
+    script = f"import atexit, threading, time; {leave_behind}\nfrom retinad.daemon.cli import main\nmain()"
+    command = [sys.executable, "-c", script, "check", "/nope.toml"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == ExitCode.CONFIG
+    assert "No such file" in result.stderr, "what was written is there all the same"

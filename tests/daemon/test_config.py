@@ -524,6 +524,26 @@ def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
         load_config(path, {})
 
 
+@pytest.mark.parametrize("text", ["a" + ".a" * 3000 + " = 1", "[" + "a." * 3000 + "a]", "a = " + "[" * 60 + "]" * 60])
+def test_a_file_nested_beyond_use_is_an_error(refuse: Refuse, text: str) -> None:
+    (problem,) = refuse(f"{text}\n{CAMERA}")
+    assert "Nested too deeply" in problem.message
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '[model]\ncheckpoint = "{}"\n',
+        '[publish.curve]\nserver_secret_key_file = "/dev/null"\nauthorized_keys_dir = "{}"\n',
+        '[publish.curve]\nserver_secret_key_file = "{}"\nauthorized_keys_dir = "/tmp"\n',
+        '[publish.curve]\nserver_secret_key_file = "credential:{}"\nauthorized_keys_dir = "/tmp"\n',
+    ],
+)
+def test_a_path_that_cannot_be_looked_at_is_an_error(refuse: Refuse, table: str) -> None:
+    # As for a user who may not enter its folder; as root only such a name makes the system refuse to look.
+    assert refuse(CAMERA + table.format("x" * 300), {"CREDENTIALS_DIRECTORY": "/tmp"})
+
+
 def test_windows_line_ends_and_byte_order_marks_are_read(load: Load) -> None:
     assert load("\ufeff" + CAMERA.replace("\n", "\r\n")) == load(CAMERA)
 
@@ -585,6 +605,12 @@ def test_a_variable_that_names_no_key_is_an_error(refuse: Refuse, variable: str,
 def test_a_wrong_value_of_a_variable_is_an_error_of_the_variable(refuse: Refuse, value: str) -> None:
     (problem,) = refuse(CAMERA, {"RETINAD_PUBLISH__BUFFER_MB": value})
     assert (problem.file, problem.line, problem.key) == ("environment", None, "RETINAD_PUBLISH__BUFFER_MB")
+
+
+def test_a_source_that_is_no_text_is_an_error(refuse: Refuse) -> None:
+    (problem,) = refuse(CAMERA, {"RETINAD_CAMERA__A__SOURCE": b"/clips/\xff.mp4".decode(errors="surrogateescape")})
+    assert problem.key == "RETINAD_CAMERA__A__SOURCE"
+    assert "UTF-8" in problem.message
 
 
 def test_cameras_whose_variables_would_be_the_same_have_none(refuse: Refuse) -> None:

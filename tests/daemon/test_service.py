@@ -127,16 +127,26 @@ def test_systemd_is_told_of_loading_readiness_reloading_and_stopping(tmp_path: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_before_the_service_is_up_is_a_stop_like_any_other(tmp_path: Path, number: signal.Signals) -> None:
+    config = write_config(tmp_path, camera("a", "synthetic:"))
+    with running(config) as service:
+        service.notified("STATUS=loading")  # torch is not imported yet
+        assert service.stop(number)[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_every_camera_in_order_with_counters_that_add_up(tmp_path: Path, number: int) -> None:
     cameras = "".join(camera(name, "synthetic:?fps=60&width=160&height=120") for name in ("a", "b"))
     with subscriber(tmp_path) as records_in, running(write_config(tmp_path, cameras)) as service:
         receive_until(records_in, lambda record: isinstance(record, FeaturesRecord) and record.seq == 10)
         children = processes_of(service.process.pid)
         assert len(children) == 2
-        code, took_s = service.stop(number)
-        assert (code, took_s < 3.0) == (0, True)
+        service.process.send_signal(number)
+        sent_at = time.monotonic()
         records = receive_until(records_in, is_end)
         records += receive_until(records_in, is_end)
+        assert service.process.wait(10) == 0
+        assert time.monotonic() - sent_at < 3.0
     ends = [record for record in records if isinstance(record, EndRecord)]
     assert {end.camera for end in ends} == {"a", "b"}
     for end in ends:
@@ -216,6 +226,28 @@ def test_a_port_in_use_is_said_within_a_second_of_starting_work(tmp_path: Path) 
         assert first.stop()[0] == 0
 
 
+def test_a_frame_that_fails_is_named_in_the_log_and_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    write_frames(folder, 4)
+    (folder / "frame4.png").write_bytes(b"")
+    assert cv2.imwrite(str(folder / "frame5.png"), np.zeros((4000, 2, 3), np.uint8))  # for no model
+    config = write_config(tmp_path, camera("walk", folder, mode="lossless"))
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        records = receive_until(records_in, is_end)
+        assert service.process.wait(10) == 0
+    end, last = records[-1], [record for record in records if isinstance(record, StatusRecord)][-1]
+    assert isinstance(end, EndRecord)
+    assert (end.captured_total, end.published_total, end.failed_total) == (6, 4, 2)
+    assert last.decode_errors_total == 1
+    assert last.last_frame_age_s is not None
+    warnings = [line for line in log_of(service) if line["level"] == "warning" and line.get("camera") == "walk"]
+    assert [line["event"] for line in warnings] == [
+        f"left out: {folder}/frame4.png: the file is empty",
+        "a frame gave no features",
+    ]
+    assert "4000" in str(warnings[1]["reason"])
+
+
 def test_when_every_source_has_failed_the_exit_code_says_so(tmp_path: Path) -> None:
     config = write_config(tmp_path, camera("a", tmp_path / "nothing.mp4", retry=False), service="exit_when_done = true")
     with subscriber(tmp_path) as records_in, running(config) as service:
@@ -241,6 +273,61 @@ def test_every_log_line_is_json_and_names_no_secret(tmp_path: Path) -> None:
     assert log_of(service)
     for output in (service.log.read_text(), cmdline.decode(), repr(records)):
         assert "s3cret" not in output
+
+
+def test_a_reload_that_never_comes_back_is_given_up_and_the_next_one_is_taken(tmp_path: Path) -> None:
+    cameras = camera("a", "synthetic:?fps=20&width=160&height=120")
+    config = write_config(tmp_path, cameras)
+    with running(config) as service:
+        service.notified("READY=1")
+        config.unlink()
+        os.mkfifo(config)
+        service.process.send_signal(signal.SIGHUP)
+        service.notified("RELOADING=1")
+        service.notified("READY=1")
+        config.unlink()
+        write_config(tmp_path, cameras)
+        service.process.send_signal(signal.SIGHUP)
+        service.notified("READY=1")
+        assert service.stop()[0] == 0
+    events = [line["event"] for line in log_of(service)]
+    assert events.index("the new config cannot be read, the old one stays") < events.index("reloaded")
+
+
+def test_a_frame_that_the_model_cannot_take_is_counted_and_the_log_says_why(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    paths = write_frames(folder, 6)
+    for path in paths[1:4]:
+        cv2.imwrite(str(path), np.zeros((1, 3000, 3), np.uint8))
+    config = write_config(tmp_path, camera("a", folder, mode="lossless"), service="exit_when_done = true")
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        end = receive_until(records_in, is_end)[-1]
+        assert service.process.wait(10) == 0
+    assert isinstance(end, EndRecord)
+    assert (end.captured_total, end.published_total, end.dropped_total, end.failed_total) == (6, 3, 0, 3)
+    lines = [line for line in log_of(service) if line["event"] == "a frame gave no features"]
+    assert [(line["camera"], line["source_seq"]) for line in lines] == [("a", 1)]
+    assert "3000" in str(lines[0]["reason"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_libraries_load_is_a_clean_end(tmp_path: Path, number: int) -> None:
+    with running(write_config(tmp_path, camera("a", "synthetic:"))) as service:
+        service.notified("STATUS=loading")
+        code, took_s = service.stop(number)
+        assert (code, took_s < 3.0) == (0, True)
+
+
+def test_a_reload_that_never_comes_back_does_not_keep_the_service_from_stopping(tmp_path: Path) -> None:
+    config = write_config(tmp_path, camera("a", "synthetic:?fps=20&width=160&height=120"))
+    with running(config) as service:
+        service.notified("READY=1")
+        config.unlink()
+        os.mkfifo(config)  # as a dead file server: to open it takes for ever
+        service.process.send_signal(signal.SIGHUP)
+        service.notified("RELOADING=1")
+        code, took_s = service.stop()
+        assert (code, took_s < 3.0) == (0, True)
 
 
 def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:

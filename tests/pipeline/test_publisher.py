@@ -527,11 +527,15 @@ def test_a_key_added_or_removed_counts_from_the_next_connection_on(keys: Keys) -
             subscriber.receive(0.3)
 
 
-def test_a_list_that_becomes_unreadable_still_holds_and_is_told(keys: Keys) -> None:
+NO_KEYS = ["half a k", 'public-key = "abcd"', f'public-key = "{"~" * 40}"', f'public-key = "{"0" * 45}"', "public-key"]
+
+
+@pytest.mark.parametrize("text", NO_KEYS)
+def test_a_list_that_becomes_unreadable_still_holds_and_is_told(keys: Keys, text: str) -> None:
     publisher = make_publisher(curve=keys.config())
     client = keys.client("robot", authorized=True)
     with polled_elsewhere(publisher):
-        (keys.authorized / "broken.key").write_text("half a k")
+        (keys.authorized / "broken.key").write_text(text)
         with Subscriber(publisher.endpoints[0], curve=client) as subscriber:
             assert subscriber.receive(5).camera == "cam1"
         assert "broken.key" in (publisher.statistics().keys_error or "")
@@ -552,9 +556,14 @@ def test_keys_that_cannot_be_read_are_named_and_never_shown(keys: Keys, tmp_path
         with pytest.raises(PublishError, match=why) as caught:
             make_publisher(curve=config).open()
         assert secret.decode() not in str(caught.value)
-    (keys.authorized / "broken.key").write_text("no key")
-    with pytest.raises(PublishError, match=r"broken\.key"):
-        make_publisher(curve=keys.config()).open()
+    for text in NO_KEYS:
+        (keys.authorized / "broken.key").write_text(text)
+        with pytest.raises(PublishError, match=r"broken\.key"):
+            make_publisher(curve=keys.config()).open()
+        (keys.authorized / "broken.key").unlink()
+        (tmp_path / "broken.key_secret").write_text(f'public-key = "{"0" * 40}"\n' + text.replace("public", "secret"))
+        with pytest.raises(PublishError, match=r"broken\.key_secret"):
+            make_publisher(curve=CurveConfig(tmp_path / "broken.key_secret", keys.authorized)).open()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class Rig:
     def order(self) -> list[tuple[int, int]]:
         return [(frame.stamp.stream_epoch, frame.stamp.source_seq) for frame in self.frames]
 
-    async def reached(self, condition: Callable[["Rig"], bool], timeout_s: float = 10.0) -> None:
+    async def reached(self, condition: Callable[["Rig"], bool], timeout_s: float = 30.0) -> None:
         with anyio.fail_after(timeout_s):
             while not condition(self):  # noqa: ASYNC110  # what is watched has no event
                 await anyio.sleep(0.005)
@@ -85,12 +85,12 @@ async def running(rig: Rig, consume: Consume = glance, *, keep: bool = False) ->
         tasks.cancel_scope.cancel()
 
 
-async def play(config: CameraConfig, *, keep: bool = False, consume: Consume = glance, timeout_s: float = 20.0) -> Rig:
+async def play(config: CameraConfig, *, keep: bool = False, consume: Consume = glance, timeout_s: float = 30.0) -> Rig:
     """Runs a camera until it ends or fails, and every frame is taken."""
     rig = make_rig(config)
     async with running(rig, consume, keep=keep):
         await rig.reached(lambda rig: rig.camera.status.state in (CameraState.ENDED, CameraState.FAILED), timeout_s)
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             await rig.queue.settled()
     return rig
 

@@ -74,6 +74,11 @@ def silent(server: FakeServer, peer: socket.socket) -> None:
         pass
 
 
+def shy(server: FakeServer, peer: socket.socket) -> None:
+    """Closes without an answer, as cameras with too many viewers do."""
+    server.hear(peer)
+
+
 def garbage(server: FakeServer, peer: socket.socket) -> None:
     server.hear(peer)
     peer.sendall(np.random.default_rng(0).bytes(4096))
@@ -105,11 +110,12 @@ def mjpeg(fps: float, frames: int | None = None, *, stall: bool = False) -> Hand
     def handler(server: FakeServer, peer: socket.socket) -> None:
         server.hear(peer)
         peer.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f\r\n\r\n")
+        began = time.monotonic()
         for number in itertools.count() if frames is None else range(frames):
             data = cv2.imencode(".jpg", draw_number(number))[1].tobytes()
             peer.sendall(b"--f\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(data))
             peer.sendall(data + b"\r\n")
-            time.sleep(1 / fps)
+            time.sleep(max(0.0, began + (number + 1) / fps - time.monotonic()))  # the rate holds on a busy machine too
         while stall and server.hear(peer):
             pass
 

@@ -14,7 +14,7 @@ from retinad.pipeline.sources.messages import SourceInfo
 
 from .reading import failure
 from .rig import live, lossless
-from .servers import FakeServer, Handler, garbage, http_status, mjpeg, rtsp_status, silent
+from .servers import FakeServer, Handler, garbage, http_status, mjpeg, rtsp_status, shy, silent
 
 pytestmark = pytest.mark.anyio
 
@@ -32,8 +32,10 @@ Serve = Callable[[Handler], FakeServer]
         ("http", http_status("401 Unauthorized"), SourceFault.AUTH),
         ("http", http_status("404 Not Found"), SourceFault.NOT_FOUND),
         ("http", http_status("503 Busy"), SourceFault.REFUSED),
-        ("rtsp", garbage, SourceFault.CODEC),
-        ("http", garbage, SourceFault.CODEC),
+        ("rtsp", garbage, SourceFault.CLOSED),
+        ("http", garbage, SourceFault.CLOSED),
+        ("rtsp", shy, SourceFault.CLOSED),
+        ("http", shy, SourceFault.CLOSED),
         ("https", garbage, SourceFault.TLS),
         ("rtsp", silent, SourceFault.TIMEOUT),
         ("http", silent, SourceFault.TIMEOUT),

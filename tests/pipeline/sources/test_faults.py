@@ -3,7 +3,7 @@
 import pytest
 
 from retinad.pipeline.errors import SourceFault
-from retinad.pipeline.sources.faults import classify
+from retinad.pipeline.sources.faults import classify, is_damage
 
 NOISE = "[ WARN:0@0.012] global cap.cpp:212 open VIDEOIO(FFMPEG): backend is generally available but can't be used"
 
@@ -25,6 +25,7 @@ NOISE = "[ WARN:0@0.012] global cap.cpp:212 open VIDEOIO(FFMPEG): backend is gen
         ("[OPENCV:FFMPEG:16] Failed to resolve hostname no.invalid: Name or service not known", SourceFault.MISSING),
         ("[OPENCV:FFMPEG:16] error:1408F10B:SSL routines:ssl3_get_record:wrong version number", SourceFault.TLS),
         ("[ WARN:0@2.011] global x.hpp:453 _cb Stream timeout triggered after 2004.156204 ms", SourceFault.TIMEOUT),
+        ("[OPENCV:FFMPEG:24] Failed reading RTSP data: End of file", SourceFault.CLOSED),
         ("[OPENCV:FFMPEG:16] moov atom not found", SourceFault.UNREADABLE),
     ],
 )
@@ -37,3 +38,19 @@ def test_lines_are_classified(line: str, fault: SourceFault) -> None:
 
 def test_noise_says_nothing() -> None:
     assert classify([NOISE, "[OPENCV:FFMPEG:24] deprecated pixel format used"]) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[OPENCV:FFMPEG:24] Packet corrupt (stream = 0, dts = 207000).",
+        "[OPENCV:FFMPEG:16] error while decoding MB 9 14, bytestream -5",
+        "[OPENCV:FFMPEG:24] EOI missing, emulating",
+        "[OPENCV:FFMPEG:24] RTP: missed 12 packets",
+        "left out: /data/a.png: the file is empty",
+    ],
+)
+def test_damage_is_told_from_noise(line: str) -> None:
+    assert is_damage(line)
+    assert not is_damage("[OPENCV:FFMPEG:16] method OPTIONS failed: 401 (Unauthorized)"), "no frame is damaged by it"
+    assert not is_damage("[OPENCV:FFMPEG:24] deprecated pixel format used, make sure you did set range correctly")

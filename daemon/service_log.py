@@ -1,0 +1,151 @@
+"""What the service's log says of its start, its cameras and its reloads: enough to act on, and no line a second."""
+
+import dataclasses
+import logging
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import structlog
+
+from retinad.pipeline.config import CurveConfig
+from retinad.pipeline.engine_report import ModelDescription
+from retinad.pipeline.frames import FrameFailure
+from retinad.pipeline.sources.camera import CameraState, CameraStatus
+from retinad.pipeline.sources.faults import is_damage
+
+from .announce import described
+from .config import ServiceConfig
+from .rate_limit import RateLimit
+
+_INTERVAL_S = 10.0
+_NUMBERS = re.compile(r"\d+")
+_MILESTONES = frozenset({10, 100, 1000, 10_000, 100_000})
+
+_log = structlog.get_logger("retinad")
+
+
+class CameraLog:
+    """Logs one camera's states: a new trouble as a warning, the same trouble again only at the 10th, 100th ... time."""
+
+    def __init__(self, camera: str) -> None:
+        self._log = _log.bind(camera=camera)
+        self._trouble: str | None = None
+        self._limit = RateLimit(_INTERVAL_S)
+
+    def state(self, status: CameraStatus) -> None:
+        """Log a change of state."""
+        self._log.log(self._level(status), status.state, **described(status))
+
+    def line(self, line: str) -> None:
+        """Log what the capture process printed."""
+        if not is_damage(line):
+            self._log.debug(line)
+        elif (more := self._limit.admit("damage")) is not None:
+            self._log.warning(line, more_like_it=more)
+
+    def _level(self, status: CameraStatus) -> int:
+        known, is_known = self._trouble, status.reason == self._trouble
+        match status.state:
+            case CameraState.RUNNING:
+                self._trouble = None
+                return logging.INFO
+            case CameraState.BACKOFF | CameraState.STALLED:
+                self._trouble = status.reason
+                return logging.DEBUG if is_known and status.attempt not in _MILESTONES else logging.WARNING
+            case CameraState.CONNECTING:
+                return logging.INFO if known is None else logging.DEBUG
+            case CameraState.FAILED:
+                return logging.ERROR
+            case CameraState.ENDED:
+                return logging.DEBUG  # said again, with the counters, when its last frame is out
+
+
+class FailureLog:
+    """Logs frames that gave no features; of a reason that repeats, one line a camera in each interval."""
+
+    def __init__(self) -> None:
+        self._limit = RateLimit(_INTERVAL_S)
+
+    def __call__(self, failure: FrameFailure) -> None:
+        """Log a failure, if its turn has come."""
+        stamp = failure.stamp
+        suppressed = self._limit.admit(f"{stamp.camera} {_NUMBERS.sub('#', failure.reason)}")
+        if suppressed is not None:
+            _log.warning(
+                "a frame gave no features",
+                camera=stamp.camera,
+                stream_epoch=stamp.stream_epoch,
+                source_seq=stamp.source_seq,
+                reason=failure.reason,
+                more_like_it=suppressed,
+            )
+
+
+def log_start(
+    model: ModelDescription, endpoints: Sequence[str], config: ServiceConfig, versions: Mapping[str, str]
+) -> None:
+    """Log what runs where, and the line to paste for a first subscriber."""
+    _log.info("versions", **versions)
+    _log.info(
+        "started",
+        model=model.name,
+        weights=model.weights,
+        device=model.device,
+        dtype=model.dtype,
+        attention=model.attention,
+        parameters=model.parameters,
+        endpoints=list(endpoints),
+        cameras=[camera.name for camera in config.cameras],
+    )
+    if model.attention_reason is not None:
+        _log.info("attention chosen", attention=model.attention, reason=model.attention_reason)
+    if config.model.random_weights:
+        _log.warning("the weights are random: the features mean nothing", set="model.checkpoint")
+    _log.info("subscribe with", command=subscribe_command(endpoints, config.publish.curve))
+
+
+def log_reload(old: ServiceConfig, new: ServiceConfig) -> None:
+    """Log which cameras come, go and change."""
+    before, after = ({camera.name: camera for camera in config.cameras} for config in (old, new))
+    _log.info(
+        "reloaded",
+        added=_names(after.keys() - before.keys()),
+        removed=_names(before.keys() - after.keys()),
+        changed=_names(name for name in before.keys() & after.keys() if before[name] != after[name]),
+    )
+
+
+def different_keys(old: object, new: object, prefix: str = "") -> Iterator[str]:
+    """Dotted names of the fields in which two configs of the same kind differ, their cameras and secrets left out."""
+    for field in dataclasses.fields(old):  # type: ignore[arg-type]  # only called with dataclasses
+        ours, theirs = getattr(old, field.name), getattr(new, field.name)
+        if ours == theirs or field.name in ("cameras", "secrets"):
+            continue
+        name = f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(ours) and type(ours) is type(theirs):
+            yield from different_keys(ours, theirs, f"{name}.")
+        else:
+            yield name
+
+
+def subscribe_command(endpoints: Sequence[str], curve: CurveConfig | None) -> str:
+    """The line to paste for a first subscriber on this machine."""
+    endpoint = next((endpoint for endpoint in endpoints if endpoint.startswith("tcp://")), endpoints[0])
+    for anywhere in ("0.0.0.0", "[::]", "*"):
+        endpoint = endpoint.replace(f"//{anywhere}:", "//127.0.0.1:")
+    keys = " --client-key CLIENT.key_secret --server-key SERVER.key" if curve else ""
+    return f"{_program()} subscribe {endpoint}{keys}"
+
+
+def _program() -> str:
+    """How this program was called, if its bare name would not be found."""
+    if shutil.which("retinad"):
+        return "retinad"
+    called = sys.argv[0]
+    return f"{sys.executable} {called}" if called.endswith(".py") else called
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    return sorted(names)

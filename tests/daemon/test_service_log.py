@@ -1,0 +1,95 @@
+"""What the service logs: a trouble once and not every second, and a line to paste that works."""
+
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+
+from retinad.daemon.config import load_config
+from retinad.daemon.service_log import CameraLog, different_keys, log_reload, subscribe_command
+from retinad.pipeline.config import CurveConfig
+from retinad.pipeline.errors import SourceFault
+from retinad.pipeline.sources.camera import CameraState, CameraStatus
+
+TROUBLE = CameraStatus("a", CameraState.BACKOFF, SourceFault.REFUSED, "nothing listens", attempt=1)
+
+
+def levels(statuses: list[CameraStatus]) -> list[str]:
+    with structlog.testing.capture_logs() as lines:
+        log = CameraLog("a")
+        for status in statuses:
+            log.state(status)
+    return [line["log_level"] for line in lines]
+
+
+def test_a_trouble_is_a_warning_once_and_at_milestones() -> None:
+    connecting = CameraStatus("a", CameraState.CONNECTING)
+    tries = [replace(TROUBLE, attempt=number) for number in range(1, 12)]
+    seen = levels([step for status in tries for step in (connecting, status)])
+    assert [seen[0], seen[1]] == ["info", "warning"]
+    assert [number for number, level in enumerate(seen[1::2], 1) if level == "warning"] == [1, 10]
+    assert set(seen[2::2]) == {"debug"}
+
+
+def test_another_trouble_is_a_warning_again_and_so_is_the_same_after_it_ran() -> None:
+    other = replace(TROUBLE, reason="it did not answer", attempt=2)
+    running = CameraStatus("a", CameraState.RUNNING)
+    assert levels([TROUBLE, other, running, other]) == ["warning", "warning", "info", "warning"]
+
+
+def test_a_picture_left_out_is_named_at_the_default_level_and_not_each_time() -> None:
+    with structlog.testing.capture_logs() as lines:
+        log = CameraLog("a")
+        for number in range(5):
+            log.line(f"left out: pics/{number}.png: it is no picture")
+        log.line("[mjpeg] something from a library")
+    assert [(line["event"], line["log_level"]) for line in lines] == [
+        ("left out: pics/0.png: it is no picture", "warning"),
+        ("[mjpeg] something from a library", "debug"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "curve", "command"),
+    [
+        (("ipc:///run/f", "tcp://127.0.0.1:5555"), None, "subscribe tcp://127.0.0.1:5555"),
+        (("ipc:///run/f",), None, "subscribe ipc:///run/f"),
+        (("tcp://0.0.0.0:5605",), None, "subscribe tcp://127.0.0.1:5605"),
+        (
+            ("tcp://*:1",),
+            CurveConfig(Path("s"), Path("k")),
+            "subscribe tcp://127.0.0.1:1 --client-key CLIENT.key_secret --server-key SERVER.key",
+        ),
+    ],
+)
+def test_the_line_to_paste_reaches_this_service(
+    endpoints: tuple[str, ...], curve: CurveConfig | None, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/retinad")
+    assert subscribe_command(endpoints, curve) == f"retinad {command}"
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr("sys.argv", [".venv/bin/retinad", "run"])
+    assert subscribe_command(endpoints, curve) == f".venv/bin/retinad {command}"
+
+
+def test_a_reload_names_what_it_changes_and_what_it_cannot(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(
+        '[model]\npreset = "tiny"\ndevice = "cpu"\n'
+        '[[camera]]\nname = "goes"\nsource = "synthetic:"\n[[camera]]\nname = "changes"\nsource = "synthetic:"\n'
+    )
+    old = load_config(path, {})
+    path.write_text(
+        '[publish]\nbuffer_mb = 32\n[model]\npreset = "tiny"\ndevice = "cpu"\nlayers = [1]\n'
+        '[[camera]]\nname = "changes"\nsource = "synthetic:"\nfps = 3\n[[camera]]\nname = "comes"\nsource = "0"\n'
+    )
+    new = load_config(path, {})
+    assert list(different_keys(old, new)) == ["publish.buffer_mb", "model.output.layers"]
+    with structlog.testing.capture_logs() as lines:
+        log_reload(old, new)
+    (line,) = lines
+    assert (line["added"], line["removed"], line["changed"]) == (["comes"], ["goes"], ["changes"])
+    assert line["log_level"] == logging.getLevelName(logging.INFO).lower()
