@@ -173,7 +173,9 @@ class Engine:
         for frame in frames:
             outcomes += self._admit(frame, started_ns)
         streams = [stream for frame in frames if (stream := self._streams.get(frame.stamp.camera)) is not None]
+        renewal_ns = time.monotonic_ns()
         self._runner.renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
+        started_ns += time.monotonic_ns() - renewal_ns  # the step's frames wait for it, as in the queue
         ready = [Segment(stream, stream.take()) for stream in streams if stream.ready]
         return outcomes + self._runner.run(ready, started_ns)
 

@@ -18,18 +18,21 @@ FRAMES = 20_000
 WINDOW = 2_000
 """Frames that a row of the table is over. The history is full, and epochs have come and gone, within the first."""
 
-SIZE = (64, 48)
+SIZE = (28, 28)
 MODEL = ModelConfig(
     name="soak",
-    network=NetworkConfig(channels=64, heads=2, depth=2, patch_embed="conv"),
-    image_width=56,
-    output=OutputConfig(layers=(1,)),
+    network=NetworkConfig(channels=32, heads=2, depth=1, patch_embed="conv"),
+    image_width=28,
+    output=OutputConfig(layers=(0,)),
 )
 STREAM = StreamConfig(scale_frames=4, window=8, history_frames=64)
 
 
-YOUNG = 500
-"""Frames after which the stream beside it, of the same settings, is begun again."""
+EVERY = 4
+"""A stream beside it, of the same settings, gets one frame in so many ..."""
+
+YOUNG = 250
+"""... and is begun again after so many of its own."""
 
 FULL = 100
 """Frames after which a stream's memory is full, so that it costs what an older one's costs."""
@@ -39,7 +42,7 @@ FULL = 100
 class Row:
     """What some frames cost: the state's bytes, the process's, and the median time of a frame.
 
-    A shared machine is now faster, now slower: hence the time of a young stream beside it, frame by frame in turn.
+    A shared machine is now faster, now slower: hence the time of a young stream beside it, in turn.
     """
 
     frames: int
@@ -76,14 +79,15 @@ def rows(stream: StreamConfig) -> Iterator[Row]:
     with Engine(MODEL) as engine:
         engine.open_stream("old", stream, ResizeMode.CROP)
         for number in range(FRAMES):
-            age = number % YOUNG
-            if age == 0:
-                engine.close_stream("young")
-                engine.open_stream("young", stream, ResizeMode.CROP)
             old_ms.append(step_ms(engine, "old", number, waits=number < stream.scale_frames - 1))
-            time_ms = step_ms(engine, "young", age, waits=age < stream.scale_frames - 1)
-            if age >= FULL:
-                young_ms.append(time_ms)
+            if number % EVERY == 0:
+                age = number // EVERY % YOUNG
+                if age == 0:
+                    engine.close_stream("young")
+                    engine.open_stream("young", stream, ResizeMode.CROP)
+                time_ms = step_ms(engine, "young", age, waits=age < stream.scale_frames - 1)
+                if age >= FULL:
+                    young_ms.append(time_ms)
             if len(old_ms) == WINDOW:
                 state = engine.statistics().streams[0]
                 cost = (state.nbytes, state.recent_nbytes, resident_bytes())
