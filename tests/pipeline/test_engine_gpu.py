@@ -54,6 +54,7 @@ def run(config: ModelConfig) -> list[Features]:
         ("bfloat16", 2e-2, "dense"),
         ("float16", 3e-3, "dense"),
         pytest.param("bfloat16", 2e-2, "flashinfer", marks=needs_flashinfer),
+        pytest.param("bfloat16", 2e-2, "auto", marks=needs_flashinfer),
     ],
 )
 def test_features_equal_the_cpus(dtype: DType, tolerance: float, attention: Attention) -> None:
