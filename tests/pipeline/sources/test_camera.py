@@ -211,7 +211,8 @@ async def test_a_killed_capture_comes_back_with_a_new_epoch() -> None:
 
 async def test_a_restarted_server_is_found_again_each_time(serve: Serve) -> None:
     server = serve(mjpeg(50))
-    rig = make_rig(live(f"http://127.0.0.1:{server.port}/x", connect_timeout_s=2, stall_timeout_s=1))
+    url = f"http://127.0.0.1:{server.port}/x"
+    rig = make_rig(live(url, connect_timeout_s=2, stall_timeout_s=1, queue_frames=100))  # none is dropped when busy
     async with running(rig, keep=True):
         for epoch in range(4):
             await rig.reached(lambda rig, epoch=epoch: (epoch, 3) in rig.order())
