@@ -86,7 +86,6 @@ class _Running:
     refusal: str | None = None
     capturing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     draining: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    saving: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     closing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     done: anyio.Event = field(default_factory=anyio.Event)
 
@@ -106,8 +105,7 @@ class _Running:
         """Stop capturing now, and bound what comes after it."""
         self.capturing.cancel()
         self.draining.deadline = anyio.current_time() + DRAIN_S
-        self.saving.deadline = self.draining.deadline + SAVE_S
-        self.closing.deadline = self.saving.deadline + CLOSE_S
+        self.closing.deadline = self.draining.deadline + SAVE_S + CLOSE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +233,10 @@ class Cameras:
         with run.draining:
             await self._drain(run)
         run.queue.discard()
-        with run.saving:
+        with run.closing:
             # Not of a source that has played: its next frame, if there ever is one, is its first.
             if self._ending and run.capturing.cancelled_caught and run.refusal is None:
-                await self._states.save(config, run.saving.deadline - anyio.current_time())
-        with run.closing:
+                await self._states.save(config, run.closing.deadline - CLOSE_S - anyio.current_time())
             await self._worker.run(lambda engine: engine.close_stream(config.name))
         self._finish(run)
 
