@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -136,6 +137,36 @@ def test_a_restored_stream_beside_others_equals_itself_alone(path: Path) -> None
     assert_equal(records["a"], alone(frames["a"], EPOCHS)[10:], TOLERANCE)
     assert_equal(records["b"], alone(frames["b"][:17], replace(EPOCHS, epoch_frames=7)), TOLERANCE)
     assert_equal(records["c"], alone(frames["c"][:9], EPOCHS), TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_streams_that_come_go_and_are_restored_at_random_equal_each_alone(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    streams = {
+        "a": EPOCHS,
+        "b": StreamConfig(1, 2, keyframe_interval=2, history_frames=2, epoch_frames=4),
+        "c": StreamConfig(3, 2, retention=RetentionConfig(include_scale_frames=False), epoch_frames=7),
+        "d": StreamConfig(2, 1, history_frames=3),
+    }
+    frames = {camera: [frame(camera, number) for number in range(25)] for camera in streams}
+    fed, records = dict.fromkeys(streams, 0), {camera: list[Features]() for camera in streams}
+    with Engine(CONFIG) as engine:
+        for camera, stream in streams.items():
+            engine.open_stream(camera, stream, ResizeMode.CROP)
+        while any(count < 25 for count in fed.values()):
+            for camera, stream in streams.items():
+                if fed[camera] >= stream.scale_frames and rng.random() < 0.15:
+                    engine.save_state(camera, tmp_path / camera)
+                    engine.close_stream(camera)
+                    engine.open_stream(camera, stream, ResizeMode.CROP)
+                    engine.load_state(camera, tmp_path / camera)
+            present = [camera for camera in streams if fed[camera] < 25 and rng.random() < 0.7]
+            for record in good(engine.step([frames[camera][fed[camera]] for camera in present])):
+                records[record.stamp.camera].append(record)
+            for camera in present:
+                fed[camera] += 1
+    for camera, stream in streams.items():
+        assert_equal(records[camera], alone(frames[camera], stream), TOLERANCE)
 
 
 def test_a_file_may_be_loaded_into_another_camera_and_over_another_memory(path: Path) -> None:
