@@ -1,7 +1,7 @@
 """Makes and checks the table of this device: `python -m retinad.kernels.tune [--check] [--write] [key ...]`.
 
 Triton has compiled some choices of warps and blocks of such kernels wrongly on Hopper, so a configuration is timed only
-after its results agreed with the float64 recurrence, whole and in pieces, with bounded and unbounded gates. A table's
+after its results agreed with the float64 recurrence, whole and in pieces, with bounded gates, unbounded ones and none. A table's
 key is "<bits of the inputs>-<padded key width>". Without --write the new table is only printed.
 """
 
@@ -43,19 +43,23 @@ CANDIDATES: tuple[dict[str, Any], ...] = (
 class Problem:
     """One set of inputs, and its float64 results where they are asked for."""
 
-    def __init__(self, T: int, H: int, D: int, dtype: torch.dtype, lower_bound: float | None) -> None:
+    def __init__(
+        self, T: int, H: int, D: int, dtype: torch.dtype, lower_bound: float | None, use_gate: bool = True
+    ) -> None:
         random = torch.Generator("cuda").manual_seed(T + H)
         q, k, v, g = torch.randn(4, 1, T, H, D, device="cuda", dtype=dtype, generator=random).unbind()
         beta = torch.randn(1, T, H, device="cuda", dtype=dtype, generator=random)
         A_log, bias = torch.zeros(H, device="cuda"), torch.randn(H * D, device="cuda", generator=random)
         state = torch.randn(1, H, D, D, device="cuda", generator=random)
+        g = g if use_gate else torch.zeros_like(g)  # nothing forgotten: errors of the inverse show most
+        self.use_gate = use_gate
         self.tensors = (q, k, v, g, beta, A_log, bias, state, None)
         self.shape = check_inputs(q, k, v, g, beta, initial_state=state)
         self.lower_bound = lower_bound
 
     def run(self, config: KdaConfig, split: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
         options = Options(
-            lower_bound=self.lower_bound, use_gate=True, use_l2norm=True, beta_factor=1, state_v_first=False,
+            lower_bound=self.lower_bound, use_gate=self.use_gate, use_l2norm=True, beta_factor=1, state_v_first=False,
             chunk_size=64, output_final_state=True, split=split,
         )  # fmt: skip
         return prepare(self.shape, self.tensors, None, options, config)(self.tensors)
@@ -69,7 +73,7 @@ class Problem:
         assert beta is not None
         return recurrent_kda_reference(
             q, k, v.double(), g, beta, A_log=A_log, dt_bias=bias, lower_bound=self.lower_bound, initial_state=state,
-            output_final_state=True, use_gate_in_kernel=True, use_qk_l2norm_in_kernel=True,
+            output_final_state=True, use_gate_in_kernel=self.use_gate, use_qk_l2norm_in_kernel=True,
             use_beta_sigmoid_in_kernel=True,
         )  # fmt: skip
 
@@ -77,8 +81,8 @@ class Problem:
 def error_of(config: KdaConfig, D: int, dtype: torch.dtype) -> float:
     """Largest relative error of outputs and states against the float64 recurrence; infinite if a kernel fails."""
     worst = 0.0
-    for lower_bound in (-5.0, None):
-        problem = Problem(777, 2, D, dtype, lower_bound)
+    for lower_bound, use_gate in ((-5.0, True), (None, True), (None, False)):
+        problem = Problem(777, 2, D, dtype, lower_bound, use_gate)
         expected = problem.expected()
         for split in (False, True):
             try:

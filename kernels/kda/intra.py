@@ -154,11 +154,13 @@ def sub_block_inverse(A, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def block_inverse(N, BLOCKS: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
-    """(I + N)^-1 of N [C, C] with zeros from the diagonal blocks on: I - N + N (N - N^2), for N^BLOCKS = 0."""
+    """(I + N)^-1 of N [C, C] with zeros from the diagonal blocks on: I - N + N^2 - N^3, for N^BLOCKS = 0."""
     C: tl.constexpr = N.shape[0]
     P = tl.where(row_of(C) == column_of(C), 1.0, 0.0) - N
     if BLOCKS > 2:
-        P = exact_dot(N, exact_dot(-N, N, N, SPLIT, PRECISION), P, SPLIT, PRECISION)
+        # Not as N (N - N^2): with N as accumulator of -N N, Triton 3.6 for Hopper loses the product.
+        square = exact_dot(N, N, tl.zeros_like(N), SPLIT, PRECISION)
+        P += square - exact_dot(square, N, tl.zeros_like(N), SPLIT, PRECISION)
     return P
 
 

@@ -78,6 +78,16 @@ def test_gates(K: int, V: int, gate: str, dtype: torch.dtype, implementation: Im
     assert_matches(gated(gate, 1005, H=2, K=K, V=V, dtype=dtype), implementation)
 
 
+@pytest.mark.parametrize(("K", "V"), [(16, 24), (64, 64), (128, 128)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(FLOAT32, 1e-5), (BFLOAT16, 1e-2), (FLOAT16, 3e-3)], ids=str)
+def test_inverse_without_decay(K: int, V: int, dtype: torch.dtype, tolerance: float) -> None:
+    """Keys that overlap and nothing forgotten: a lost term of the inverse, as one compiler left, is an error of 1e-2
+    at K = 64 and of 1e-1 at K = 16."""
+    call = gated("0", 700, K=K, V=V, dtype=dtype)
+    for got, want in zip(call.run(CHUNK), call.expected(), strict=True):
+        assert_close(got, want, tolerance)
+
+
 @pytest.mark.parametrize("chunk_size", [16, 32, 64])
 @pytest.mark.parametrize("state_v_first", [False, True])
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
