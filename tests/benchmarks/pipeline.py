@@ -1,12 +1,14 @@
 """Measures the way from a camera to a subscriber, without a model and with the tiny one. Run by `make bench`.
 
-Three processes, as in real use: the service, the capture (for the file), and a subscriber.
+Three processes, as in real use: the service, the capture (for the file), and a subscriber. The first argument, if
+given, is the number of frames.
 """
 
 import logging
 import multiprocessing
 import os
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -33,14 +35,23 @@ from retinad.pipeline.frames import Features, FeatureTensor, Frame, FrameStamp, 
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
 
 SIZE = (640, 480)
-FRAMES = 1000
+FRAMES = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
 FPS = 200
 
 
 class CopyEngine:
     """In place of the model: gives a copy of the frame, which is what a step does with pixels at the least."""
 
-    description = ModelDescription("copy", "none", (), "cpu", "uint8", 0)
+    description = ModelDescription(
+        name="copy",
+        weights="none",
+        mixers=(),
+        device="cpu",
+        dtype="uint8",
+        attention="none",
+        attention_reason=None,
+        parameters=0,
+    )
 
     def __enter__(self) -> "CopyEngine":
         return self
@@ -150,7 +161,7 @@ def main() -> None:
         memory = 'name = "memory"\nsource = "synthetic:"\nmode = "lossless"\n'
         measure("no model, from memory, flat out", configured(folder, f"[[camera]]\n{memory}"), **copy)
         measure(f"no model, from memory, {FPS}/s", configured(folder, f"[[camera]]\n{memory}fps = {FPS}\n"), **copy)
-        write_video(folder / "clip.avi", 200)
+        write_video(folder / "clip.avi", max(1, FRAMES // 5))
         clip = f'[[camera]]\nname = "clip"\nsource = "{folder}/clip.avi"\nmode = "lossless"\n'
         measure("tiny model (random weights), from a file, flat out", configured(folder, clip))
 
