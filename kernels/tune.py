@@ -1,7 +1,8 @@
 """Makes and checks the table of this device: `python -m retinad.kernels.tune [--check] [--write] [key ...]`.
 
 Triton has compiled some choices of warps and blocks of such kernels wrongly on Hopper, so a configuration is timed only
-after its results agreed with the float64 recurrence, whole and in pieces, with bounded gates, unbounded ones and none. A table's
+after its results agreed with the float64 recurrence, whole and in pieces, with bounded gates, unbounded ones and none.
+A table's
 key is "<bits of the inputs>-<padded key width>". Without --write the new table is only printed.
 """
 

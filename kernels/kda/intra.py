@@ -6,12 +6,14 @@ g inside the chunk, A the strictly lower part of beta_i <k_i exp(G_i - G_j), k_j
     w = X diag(beta) (exp(G) k),  u = X diag(beta) v,
     scale exp(G) q,  exp(G_C - G) k,  scale tril(<q_i exp(G_i - G_j), k_j>)
 
-How exp(G_i - G_j) stays exact for any gate: [i, j] blocks are halved again and again. A block whose rows i come after
-the middle and whose columns j come before it is one product of exp(sum from the middle to i) and
-exp(sum from j to the middle): both exponents are <= 0, so nothing overflows, and no exponent is a difference of long
-sums. The same halving inverts I + A: the inverse of [[P, 0], [R, Q]] is [[P^-1, 0], [-Q^-1 R P^-1, Q^-1]].
-Only where the gate is known to be >= -5 does the block's start serve a whole block of 16 tokens: exponents within 80,
-which bfloat16 and float32 hold.
+How exp(G_i - G_j) stays exact for any gate: the chunk is cut into blocks of 16 tokens. For j in an earlier block it is
+exp(sum from the start of i's block to i) times exp(sum from j to the end of j's block) times the decay of whole blocks
+between; within a block, the same with the halves of 16, 8, 4 and 2 tokens. Every exponent is <= 0, so nothing overflows,
+and none is a difference of long sums. Where the gate is known to be >= -5 a block's start serves the whole block:
+exponents stay within 80, which bfloat16 and float32 hold.
+
+The columns of K are worked on 16 at a time, because a [4, 16, 16] tile then lies with one block of tokens in each of
+the four warps: sums over a block, its products and its inverse never leave the warp.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -19,51 +21,13 @@ which bfloat16 and float32 hold.
 import triton
 import triton.language as tl
 
+from .blocks import SUB, block_diagonal, block_rows, column_of, diagonal_blocks, half_mask, last_row, row_of
 from .gate import floor_log_decay, gate, gate_rate, sigmoid
+from .inverse import block_inverse, exact_dot, solve, sub_block_inverse
 from .locate import locate
 from .record import DECAY, record_size
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-SUB = tl.constexpr(16)  # tokens of a sub-block: the smallest side of a tl.dot
-
-
-@triton.jit
-def row_of(C: tl.constexpr):
-    return tl.arange(0, C)[:, None]
-
-
-@triton.jit
-def column_of(C: tl.constexpr):
-    return tl.arange(0, C)[None, :]
-
-
-@triton.jit
-def half_mask(r, c, h: tl.constexpr):
-    """[i, j] entries with i in the upper and j in the lower half of one block of 2 h."""
-    return (r // (2 * h) == c // (2 * h)) & ((r // h) % 2 == 1) & ((c // h) % 2 == 0)
-
-
-@triton.jit
-def last_row(x, ROWS: tl.constexpr):
-    """[B, ROWS, BLOCK_K] -> [B, BLOCK_K]"""
-    return tl.sum(tl.where(tl.arange(0, ROWS)[None, :, None] == ROWS - 1, x, 0.0), 1)
-
-
-@triton.jit
-def block_rows(x):
-    """The rows of x [BLOCKS, BLOCK_S], as four vectors [BLOCK_S]; ones for blocks that are not there."""
-    BLOCK_S: tl.constexpr = x.shape[1]
-    one = tl.full([BLOCK_S], 1.0, tl.float32)
-    if x.shape[0] == 4:
-        even, odd = tl.split(tl.trans(tl.reshape(x, [2, 2, BLOCK_S]), (2, 0, 1)))  # blocks 0 and 2, 1 and 3
-        x0, x2 = tl.split(even)
-        x1, x3 = tl.split(odd)
-    elif x.shape[0] == 2:
-        x0, x1 = tl.split(tl.trans(x))
-        x2, x3 = one, one
-    else:
-        x0, x1, x2, x3 = tl.reshape(x, [BLOCK_S]), one, one, one
-    return x0, x1, x2, x3
 
 
 @triton.jit
@@ -103,80 +67,6 @@ def halved_products(q, k, g, kk, qk, h: tl.constexpr, DOT: tl.constexpr, PRECISI
     kk = tl.where(mask, block_dot(kf, kf, kk, PRECISION), kk)
     qk = tl.where(mask, block_dot((q * factor).to(DOT), kf, qk, PRECISION), qk)
     return kk, qk
-
-
-@triton.jit
-def block_diagonal(x, C: tl.constexpr, BLOCKS: tl.constexpr):
-    """[BLOCKS, 16, 16] -> [C, C]"""
-    wide = tl.broadcast_to(x[:, :, None, :], [BLOCKS, SUB, BLOCKS, SUB])
-    return tl.where(row_of(C) // SUB == column_of(C) // SUB, tl.reshape(wide, [C, C]), 0.0)
-
-
-@triton.jit
-def diagonal_blocks(x):
-    """[BLOCKS, 16, C] -> [BLOCKS, 16, 16]"""
-    BLOCKS: tl.constexpr = x.shape[0]
-    x = tl.reshape(x, [BLOCKS, SUB, BLOCKS, SUB])
-    inside = (row_of(BLOCKS) == column_of(BLOCKS))[:, None, :, None]
-    return tl.sum(tl.where(inside, x, 0.0), 2)
-
-
-@triton.jit
-def high_low(x):
-    """float32 as the sum of two bfloat16, to 2^-17 of x."""
-    high = (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
-    return high.to(tl.bfloat16), (x - high).to(tl.bfloat16)
-
-
-@triton.jit
-def exact_dot(a, b, acc, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
-    """acc + a b of float32 tiles to 16 bits or more: of bfloat16 high and low parts with SPLIT, else of float32."""
-    if SPLIT:
-        a_high, a_low = high_low(a)
-        b_high, b_low = high_low(b)
-        acc = tl.dot(a_high, b_high, tl.dot(a_high, b_low, tl.dot(a_low, b_high, acc)))
-    else:
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    return acc
-
-
-@triton.jit
-def sub_block_inverse(A, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
-    """(I + A)^-1 of strictly lower A [BLOCKS, 16, 16], by halves: [[P, 0], [R, Q]] has the inverse
-    [[P^-1, 0], [-Q^-1 R P^-1, Q^-1]]."""
-    r, c = row_of(SUB)[None, :, :], column_of(SUB)[None, :, :]
-    X = tl.where(r == c, 1.0, tl.where(half_mask(r, c, 1), -A, 0.0))
-    for level in tl.static_range(1, 4):  # X holds the inverses of the blocks of 2^level; masking X A is masking A
-        R = tl.where(half_mask(r, c, 1 << level), -exact_dot(X, A, tl.zeros_like(X), SPLIT, PRECISION), 0.0)
-        X = exact_dot(R, X, X, SPLIT, PRECISION)
-    return X
-
-
-@triton.jit
-def block_inverse(N, BLOCKS: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr):
-    """(I + N)^-1 of N [C, C] with zeros from the diagonal blocks on: I - N + N^2 - N^3, for N^BLOCKS = 0."""
-    C: tl.constexpr = N.shape[0]
-    P = tl.where(row_of(C) == column_of(C), 1.0, 0.0) - N
-    if BLOCKS > 2:
-        # Not as N (N - N^2): with N as accumulator of -N N, Triton 3.6 for Hopper loses the product.
-        square = exact_dot(N, N, tl.zeros_like(N), SPLIT, PRECISION)
-        P += square - exact_dot(square, N, tl.zeros_like(N), SPLIT, PRECISION)
-    return P
-
-
-@triton.jit
-def solve(P, X, y, C: tl.constexpr, BLOCKS: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """P blockdiag(X) y for P [C, C], X [BLOCKS, 16, 16] and y [C, BLOCK] of operand dtype, as [C, BLOCK] float32."""
-    y = tl.reshape(y, [BLOCKS, SUB, y.shape[1]])
-    if DOT == tl.bfloat16:
-        high, low = high_low(X)
-        z = tl.dot(high, y, tl.dot(low, y))
-    else:
-        z = tl.dot(X, y.to(tl.float32), input_precision=PRECISION)
-    z = tl.reshape(z, [C, y.shape[2]])
-    if BLOCKS > 1:
-        z = tl.dot(P.to(DOT), z.to(DOT), input_precision=PRECISION)
-    return z
 
 
 @triton.jit
