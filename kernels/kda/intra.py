@@ -8,9 +8,9 @@ g inside the chunk, A the strictly lower part of beta_i <k_i exp(G_i - G_j), k_j
 
 How exp(G_i - G_j) stays exact for any gate: the chunk is cut into blocks of 16 tokens. For j in an earlier block it is
 exp(sum from the start of i's block to i) times exp(sum from j to the end of j's block) times the decay of whole blocks
-between; within a block, the same with the halves of 16, 8, 4 and 2 tokens. Every exponent is <= 0, so nothing overflows,
-and none is a difference of long sums. Where the gate is known to be >= -5 a block's start serves the whole block:
-exponents stay within 80, which bfloat16 and float32 hold.
+between; within a block, the same with the halves of 16, 8, 4 and 2 tokens. Every exponent is <= 0, so nothing can
+overflow, and none is a difference of long sums. Where the gate is known to be >= -5 a block's start serves the whole
+block: exponents stay within 80, which bfloat16 and float32 hold.
 
 The columns of K are worked on 16 at a time, because a [4, 16, 16] tile then lies with one block of tokens in each of
 the four warps: sums over a block, its products and its inverse never leave the warp.
