@@ -177,6 +177,6 @@ def test_each_kind_reads_well() -> None:
 
 
 def test_the_command_needs_the_base_install_only() -> None:
-    heavy = ("torch", "cv2", "anyio", "pydantic", "structlog", "prometheus_client")
+    heavy = ("torch", "cv2", "anyio", "pydantic", "structlog")
     code = f"import sys, retinad.daemon.subscribe; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"[]\n"
