@@ -3,10 +3,10 @@
 import time
 from functools import partial
 
-from retinad.pipeline.delivery import Delivery, Outcome
+from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.frame_queue import FrameQueues
-from retinad.pipeline.frames import Frame
+from retinad.pipeline.frames import Frame, Outcome
 from retinad.pipeline.worker import Worker
 
 

@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from .frame_queue import FrameQueue, FrameQueues
-from .frames import Features, Flag, FrameFailure
-
-Outcome = Features | FrameFailure
+from .frames import Features, Flag, FrameFailure, Outcome
 
 
 class FeaturesSink(Protocol):

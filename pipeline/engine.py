@@ -19,11 +19,11 @@ from .cache.pool import Pool, PoolShape
 from .config import ModelConfig, ResizeMode, StreamConfig
 from .engine_report import EngineStatistics, ModelDescription, StreamStatistics, stream_statistics
 from .forward import Forward, Segment
-from .frames import PATCH_GROUPS, Frame, FrameStamp, Size
+from .frames import PATCH_GROUPS, Frame, FrameStamp, Outcome, Size
 from .model.checkpoint import load_model
 from .model.devices import torch_dtype
 from .preprocess import Fit, fit, preprocess
-from .runner import Outcome, Runner
+from .runner import Runner
 from .saved_stream import Model, SavedStream, load_stream, save_stream
 from .stream import Stream
 

@@ -139,3 +139,7 @@ class FrameFailure:
 
     stamp: FrameStamp
     reason: str
+
+
+Outcome = Features | FrameFailure
+"""What becomes of a frame in the model."""

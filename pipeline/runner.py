@@ -6,11 +6,9 @@ from .config import ModelConfig
 from .engine_report import EngineStatistics
 from .errors import DeviceError, ModelError
 from .forward import Batch, Forward, Segment, batches
-from .frames import Features, Flag, FrameFailure, FrameStamp
+from .frames import Features, Flag, FrameFailure, FrameStamp, Outcome
 from .model.devices import is_device_failure
 from .stream import Stream
-
-Outcome = Features | FrameFailure
 
 
 class Runner:
