@@ -13,6 +13,8 @@ SCHEMA = 1
 """Number of the message layout. Additions keep it; a client refuses a higher one."""
 
 CAMERA_PATTERN = "^[A-Za-z0-9_-]{1,64}$"
+TENSOR_PATTERN = "^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$"
+TENSOR_NAME_LENGTH = 128
 
 CameraName = Annotated[str, Meta(pattern=CAMERA_PATTERN)]
 Count = Annotated[int, Meta(ge=0)]
@@ -32,7 +34,7 @@ class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):
         group: which tokens: camera, registers, scale, patch or pooled.
     """
 
-    name: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$", max_length=128)]
+    name: Annotated[str, Meta(pattern=TENSOR_PATTERN, max_length=TENSOR_NAME_LENGTH)]
     dtype: Annotated[str, Meta(description="numpy's dtype string with byte order, or bf16", max_length=8)]
     shape: tuple[Annotated[int, Meta(ge=0)], ...]
     nbytes: Count

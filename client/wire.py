@@ -14,7 +14,10 @@ from typing import Final
 import msgspec
 
 from .headers import (
+    CAMERA_PATTERN,
     SCHEMA,
+    TENSOR_NAME_LENGTH,
+    TENSOR_PATTERN,
     CameraHeader,
     EndHeader,
     FeaturesHeader,
@@ -66,8 +69,8 @@ MAX_HEADER_BYTES: Final = 1 << 20
 MAX_TENSORS: Final = 1024
 MAX_AXES: Final = 8
 
-_CAMERA: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_TENSOR_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
+_CAMERA: Final = re.compile(CAMERA_PATTERN)
+_TENSOR_NAME: Final = re.compile(TENSOR_PATTERN)
 
 
 class WireError(ValueError):
@@ -264,8 +267,8 @@ def _check_tensor(layout: TensorHeader) -> None:
         raise WireError(
             f"tensor {layout.name[:128]!r} has dtype {layout.dtype[:16]!r}, not one of {', '.join(ITEM_BYTES)}"
         )
-    if not _TENSOR_NAME.fullmatch(layout.name) or len(layout.name) > 128:
-        raise WireError(f"no name of a tensor: {layout.name[:128]!r}")
+    if not _TENSOR_NAME.fullmatch(layout.name) or len(layout.name) > TENSOR_NAME_LENGTH:
+        raise WireError(f"no name of a tensor: {layout.name[:TENSOR_NAME_LENGTH]!r}")
     # Counting a zero axis as one bounds every partial product: numpy refuses shapes whose strides overflow 63 bits.
     bound = math.prod(max(length, 1) for length in layout.shape) * item_bytes if len(layout.shape) <= MAX_AXES else 0
     if not 0 < bound < 1 << 48:
