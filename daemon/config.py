@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig, StreamConfig
 from retinad.pipeline.errors import ModelError
@@ -23,6 +23,8 @@ from .config_report import Report
 from .config_resolve import check_names, resolve_camera, resolve_publish, resolve_stream
 from .config_tables import CameraTable, ModelTable, PublishTable, ServiceTable, StreamTable
 from .directories import Directories, find_directories
+from .log import LogLevel
+from .log_render import LogForm
 
 __all__ = ["ConfigError", "LogConfig", "Problem", "ServiceConfig", "load_config"]
 
@@ -40,8 +42,8 @@ class LogConfig:
         form: `console` for people, `json` for one JSON object a line, `auto` for console on a terminal, else json.
     """
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    form: Literal["auto", "console", "json"] = "auto"
+    level: LogLevel = "info"
+    form: LogForm = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from retinad.pipeline.config import CaptureMode, DType, ResizeMode
+from retinad.pipeline.config import CaptureMode, DType, FlashInferKernels, PatchEmbed, ResizeMode, Transport
 from retinad.pipeline.frames import TokenGroup
+
+from .log import LogLevel
+from .log_render import LogForm
 
 type_checked = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
@@ -39,8 +42,8 @@ class ServiceTable(BaseModel):
     """`[service]`"""
 
     model_config = type_checked
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "console", "json"] = "auto"
+    log_level: LogLevel = "info"
+    log_format: LogForm = "auto"
     state_dir: Text | None = None
     keep_state: bool = False
     exit_when_done: bool = True
@@ -74,9 +77,9 @@ class ModelTable(BaseModel):
     backbone_checkpoint: Text | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     device: Annotated[str, Field(pattern=_DEVICE)] = "auto"
-    dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
+    dtype: Literal["auto", DType] = "auto"
     attention: Literal["auto", "dense", "flashinfer"] = "auto"
-    flashinfer_kernels: Literal["auto", "fa2", "fa3"] | None = None
+    flashinfer_kernels: Literal["auto", FlashInferKernels] | None = None
     max_batch: Annotated[int, Field(ge=1, le=1024)] | None = None
     max_streams: Annotated[int, Field(ge=1, le=1024)] | None = None
     image_width: Pixels | None = None
@@ -89,7 +92,7 @@ class ModelTable(BaseModel):
     depth: Annotated[int, Field(ge=0, le=1000)] | None = None
     mlp_ratio: Annotated[float, Field(gt=0, le=64)] | None = None
     patch_size: Annotated[int, Field(ge=1, le=256)] | None = None
-    patch_embed: Literal["conv", "dinov2_vits14_reg", "dinov2_vitb14_reg", "dinov2_vitl14_reg"] | None = None
+    patch_embed: PatchEmbed | None = None
     register_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
     rope3d: bool | None = None
 
@@ -122,7 +125,7 @@ class CameraTable(BaseModel):
     connect_timeout_s: Seconds | None = None
     stall_timeout_s: Seconds | None = None
     retry: bool | None = None
-    transport: Literal["tcp", "udp"] | None = None
+    transport: Transport | None = None
     size: Annotated[list[Pixels], Field(min_length=2, max_length=2)] | None = None
     fourcc: Annotated[str, Field(pattern=_FOURCC)] | None = None
     stream: StreamTable | None = None

@@ -10,6 +10,8 @@ from .frames import TokenGroup
 DType = Literal["float16", "bfloat16", "float32"]
 Attention = Literal["auto", "dense", "paged", "flashinfer"]
 FlashInferKernels = Literal["fa2", "fa3"]
+PatchEmbed = Literal["conv", "dinov2_vits14_reg", "dinov2_vitb14_reg", "dinov2_vitl14_reg"]
+Transport = Literal["tcp", "udp"]
 
 
 class CaptureMode(StrEnum):
@@ -118,7 +120,7 @@ class CameraConfig:
     connect_timeout_s: float = 5.0
     stall_timeout_s: float = 10.0
     retry: bool = True
-    transport: Literal["tcp", "udp"] = "tcp"
+    transport: Transport = "tcp"
     size: tuple[int, int] | None = None
     fourcc: str | None = None
     stream: StreamConfig = StreamConfig()
@@ -144,7 +146,7 @@ class NetworkConfig:
     depth: int = 24
     mlp_ratio: float = 4.0
     patch_size: int = 14
-    patch_embed: Literal["conv", "dinov2_vits14_reg", "dinov2_vitb14_reg", "dinov2_vitl14_reg"] = "dinov2_vitl14_reg"
+    patch_embed: PatchEmbed = "dinov2_vitl14_reg"
     register_tokens: int = 4
     rope3d: bool = True
 
