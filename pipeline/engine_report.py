@@ -11,7 +11,7 @@ class ModelDescription:
 
     Attributes:
         name: the preset's name.
-        weights: `sha256:<hex>` of the checkpoint, or `random:<seed>`.
+        weights: `sha256:<hex>` of the file, `random:<seed>`, or both with a plus between.
         mixers: how the global blocks mix tokens over time, one word a layer pair.
         device, dtype: where and in which number format it computes.
         attention: the attention backend.

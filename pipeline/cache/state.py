@@ -12,7 +12,7 @@ from .pool import Pool
 
 @dataclass(slots=True, eq=False)
 class StreamState:
-    """One stream's memory. Only a `MemoryStep` and the methods here write to it.
+    """One stream's memory. A `Step` and a stream that goes on from a file write to it, and the methods here.
 
     Attributes:
         ledger: which frame stands where, counted from the stream's first place.

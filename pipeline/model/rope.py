@@ -4,7 +4,6 @@ Angles are formed in float64 and only their cosine and sine are rounded to float
 be wrong by 0.07 rad, a float64 one by 10^-9.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -115,11 +114,8 @@ def rotation_3d(times: Tensor, spatial: SpatialPart, head_dim: int) -> Rotation:
 
 def _join(time: Tensor, spatial: Tensor) -> Tensor:
     frames, tokens = time.shape[0], spatial.shape[0]
-    parts: Sequence[Tensor] = (
-        time.float()[:, None].expand(-1, tokens, -1),
-        spatial[None].expand(frames, -1, -1),
-    )
-    return torch.cat(tuple(parts), dim=-1)[:, :, None]  # [F, P, 1, D/2]
+    parts = (time.float()[:, None].expand(-1, tokens, -1), spatial[None].expand(frames, -1, -1))
+    return torch.cat(parts, dim=-1)[:, :, None]  # [F, P, 1, D/2]
 
 
 def _grid(rows: int, columns: int, device: torch.device) -> Tensor:
