@@ -7,14 +7,12 @@ from typing import Any
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
 from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
-from retinad.pipeline.model.presets import LINGBOT_MAP, PRESETS, TINY, Preset
+from retinad.pipeline.model.presets import DINO_PATCH_SIZE, DINO_SHAPES, LINGBOT_MAP, PRESETS, TINY, Preset
 
 from .config_report import Report
 from .config_resolve import given
 from .config_tables import ModelTable
 
-_DINO_CHANNELS = {"dinov2_vits14_reg": 384, "dinov2_vitb14_reg": 768, "dinov2_vitl14_reg": 1024}
-_DINO_PATCH = 14
 _PLAIN = ("seed", "flashinfer_kernels", "max_batch", "max_streams", "image_width")
 """Keys that are fields of the model's config as they are."""
 
@@ -108,11 +106,12 @@ def _check_network(network: NetworkConfig, report: Report) -> None:
         )
     if network.patch_embed == "conv":
         return
-    channels = _DINO_CHANNELS[network.patch_embed]
+    channels = DINO_SHAPES[network.patch_embed].channels
     if network.channels != channels:
         report.add(("model", "patch_embed"), f"expected channels = {channels} with it, got {network.channels}")
-    if network.patch_size != _DINO_PATCH:
-        report.add(("model", "patch_embed"), f"expected patch_size = {_DINO_PATCH} with it, got {network.patch_size}")
+    if network.patch_size != DINO_PATCH_SIZE:
+        wanted = f"expected patch_size = {DINO_PATCH_SIZE} with it"
+        report.add(("model", "patch_embed"), f"{wanted}, got {network.patch_size}")
 
 
 def _check_output(model: ModelConfig, report: Report) -> None:

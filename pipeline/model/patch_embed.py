@@ -1,8 +1,5 @@
 """From pictures to patch tokens: a convolution, or DINOv2 with registers (arXiv 2304.07193, 2309.16588)."""
 
-from dataclasses import dataclass
-from typing import assert_never
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -10,6 +7,7 @@ from torch.nn import functional
 from ..config import NetworkConfig
 from .attention import mix_frame
 from .blocks import Block
+from .presets import DINO_SHAPES, DinoShape
 
 DINO_EPS = 1e-6
 DINO_GRID = 37
@@ -17,15 +15,6 @@ DINO_REGISTERS = 4
 DINO_MLP_RATIO = 4
 KEPT_GRIDS = 8
 """Grids whose resampled position embedding is kept: cameras of more sizes than this are recomputed each step."""
-
-
-@dataclass(frozen=True, slots=True)
-class DinoShape:
-    """Size of a DINOv2 model."""
-
-    channels: int
-    heads: int
-    depth: int
 
 
 class ConvPatches(nn.Module):
@@ -95,21 +84,7 @@ def make_patch_embed(network: NetworkConfig, dtype: torch.dtype) -> ConvPatches 
     """
     if network.patch_embed == "conv":
         return ConvPatches(network.channels, network.patch_size, dtype)
-    shape = _dino_shape(network)
+    shape = DINO_SHAPES[network.patch_embed]
     if shape.channels != network.channels:
         raise ValueError(f"{network.patch_embed} has {shape.channels} channels, the network has {network.channels}")
     return DinoPatches(shape, network.patch_size, dtype)
-
-
-def _dino_shape(network: NetworkConfig) -> DinoShape:
-    match network.patch_embed:
-        case "dinov2_vits14_reg":
-            return DinoShape(channels=384, heads=6, depth=12)
-        case "dinov2_vitb14_reg":
-            return DinoShape(channels=768, heads=12, depth=12)
-        case "dinov2_vitl14_reg":
-            return DinoShape(channels=1024, heads=16, depth=24)
-        case "conv":
-            raise ValueError("the conv embedding is no DINOv2 model")
-        case _:
-            assert_never(network.patch_embed)

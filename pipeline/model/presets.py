@@ -1,9 +1,13 @@
-"""Models that can be asked for by name. A preset only fills in a configuration: every value can be overridden there."""
+"""Models that can be asked for by name: whole ones, and DINOv2's for the patch embedding. Imports no torch.
 
+A preset only fills in a configuration: every value can be overridden there.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ..config import NetworkConfig, StreamConfig
+from ..config import NetworkConfig, PatchEmbed, StreamConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +50,23 @@ LINGBOT_MAP = Preset(
 
 PRESETS = MappingProxyType({preset.name: preset for preset in (TINY, LINGBOT_MAP)})
 """All presets by name; read-only."""
+
+
+@dataclass(frozen=True, slots=True)
+class DinoShape:
+    """Size of a DINOv2 model."""
+
+    channels: int
+    heads: int
+    depth: int
+
+
+DINO_PATCH_SIZE = 14
+DINO_SHAPES: Mapping[PatchEmbed, DinoShape] = MappingProxyType(
+    {
+        "dinov2_vits14_reg": DinoShape(channels=384, heads=6, depth=12),
+        "dinov2_vitb14_reg": DinoShape(channels=768, heads=12, depth=12),
+        "dinov2_vitl14_reg": DinoShape(channels=1024, heads=16, depth=24),
+    }
+)
+"""The DINOv2 models with registers that can be a patch embedding; read-only."""
