@@ -2,8 +2,7 @@
 
 Triton has compiled some choices of warps and blocks of such kernels wrongly on Hopper, so a configuration is timed only
 after its results agreed with the float64 recurrence, whole and in pieces, with bounded gates, unbounded ones and none.
-A table's
-key is "<bits of the inputs>-<padded key width>". Without --write the new table is only printed.
+A table's key is "<bits of the inputs>-<padded key width>". Without --write the new table is only printed.
 """
 
 import argparse
