@@ -17,20 +17,8 @@ from .record import Record
 from .wire import Kind
 
 
-class Subscriber:
-    """Receives records, waiting for them. A context manager and an iterator; use it on one thread.
-
-    Args:
-        endpoint: where the service publishes, such as `tcp://127.0.0.1:5555`.
-        cameras: names of cameras; empty for all.
-        kinds: kinds of messages; only features if not said otherwise.
-        timeout_s: seconds to wait for a record at most, or None for ever.
-        latest_only: whether records that are no longer the newest of their camera and kind are skipped.
-        curve: keys for a service that encrypts, or None.
-
-    Raises:
-        ValueError: the endpoint, a camera's name or a key file cannot be used.
-    """
+class _BaseSubscriber:
+    """What both kinds share: a connection, and how long to wait on it."""
 
     def __init__(
         self,
@@ -42,8 +30,29 @@ class Subscriber:
         latest_only: bool = False,
         curve: CurveKeys | None = None,
     ) -> None:
+        """Connect; this does not wait for the service.
+
+        Args:
+            endpoint: where the service publishes, such as `tcp://127.0.0.1:5555`.
+            cameras: names of cameras; empty for all.
+            kinds: kinds of messages; only features if not said otherwise.
+            timeout_s: seconds to wait for a record at most, or None for ever.
+            latest_only: whether records that are no longer the newest of their camera and kind are skipped.
+            curve: keys for a service that encrypts, or None.
+
+        Raises:
+            ValueError: the endpoint, a camera's name or a key file cannot be used.
+        """
         self._timeout_s = timeout_s
         self._connection = Connection(Subscription(endpoint, tuple(cameras), tuple(kinds), latest_only, curve))
+
+    def close(self) -> None:
+        """Close the connection. Idempotent. Records already received stay valid."""
+        self._connection.close()
+
+
+class Subscriber(_BaseSubscriber):
+    """Receives records, waiting for them. A context manager and an iterator; use it on one thread."""
 
     def __enter__(self) -> Self:
         return self
@@ -77,39 +86,11 @@ class Subscriber:
             self._connection.socket.poll(None if left_s == float("inf") else int(left_s * 1000) + 1)
         return record
 
-    def close(self) -> None:
-        """Close the connection. Idempotent. Records already received stay valid."""
-        self._connection.close()
 
+class AsyncSubscriber(_BaseSubscriber):
+    """Receives records on asyncio's event loop. A context manager and an iterator, both asynchronous; for one task."""
 
-class AsyncSubscriber:
-    """Receives records on asyncio's event loop. A context manager and an iterator, both asynchronous; for one task.
-
-    Args:
-        endpoint: where the service publishes, such as `tcp://127.0.0.1:5555`.
-        cameras: names of cameras; empty for all.
-        kinds: kinds of messages; only features if not said otherwise.
-        timeout_s: seconds to wait for a record at most, or None for ever.
-        latest_only: whether records that are no longer the newest of their camera and kind are skipped.
-        curve: keys for a service that encrypts, or None.
-
-    Raises:
-        ValueError: the endpoint, a camera's name or a key file cannot be used.
-    """
-
-    def __init__(
-        self,
-        endpoint: str,
-        *,
-        cameras: Sequence[str] = (),
-        kinds: Sequence[Kind] = (Kind.FEATURES,),
-        timeout_s: float | None = None,
-        latest_only: bool = False,
-        curve: CurveKeys | None = None,
-    ) -> None:
-        self._timeout_s = timeout_s
-        self._connection = Connection(Subscription(endpoint, tuple(cameras), tuple(kinds), latest_only, curve))
-        self._is_waiting = False
+    _is_waiting = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -144,10 +125,6 @@ class AsyncSubscriber:
                 raise TimeoutError(self._connection.silence(deadline.timeout_s))
             await self._wait(left_s)
         return record
-
-    def close(self) -> None:
-        """Close the connection. Idempotent. Records already received stay valid."""
-        self._connection.close()
 
     async def _wait(self, timeout_s: float) -> None:
         if self._is_waiting:
