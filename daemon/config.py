@@ -87,12 +87,12 @@ class _Tables:
     cameras: tuple[CameraTable | None, ...]
 
 
-def load_config(path: Path, env: Mapping[str, str] = os.environ) -> ServiceConfig:
+def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> ServiceConfig:
     """Read, check and resolve a config.
 
     Args:
         path: the TOML file.
-        env: environment variables: `RETINAD_<TABLE>__<KEY>` overrides a key, and systemd's directories and credentials.
+        environment: `RETINAD_<TABLE>__<KEY>`, each of which overrides a key, and systemd's directories and credentials.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -100,12 +100,12 @@ def load_config(path: Path, env: Mapping[str, str] = os.environ) -> ServiceConfi
     """
     text = _read(path)
     raw = _parse(path, text)
-    data, variables, unknown = apply_overrides(raw, env)
+    data, variables, unknown = apply_overrides(raw, environment)
     report = Report(path, locate_keys(text), variables)
     report_unknown(unknown, raw, report)
     tables = _validate(data, report)
     check_names(data.get("camera"), report)
-    return _resolve(tables, find_directories(env), env, report)
+    return _resolve(tables, find_directories(environment), environment, report)
 
 
 def _read(path: Path) -> str:
@@ -174,13 +174,15 @@ def _validate(data: dict[str, Any], report: Report) -> _Tables:
     )
 
 
-def _resolve(tables: _Tables, directories: Directories, env: Mapping[str, str], report: Report) -> ServiceConfig:
+def _resolve(
+    tables: _Tables, directories: Directories, environment: Mapping[str, str], report: Report
+) -> ServiceConfig:
     service = tables.service or ServiceTable()
-    publish = resolve_publish(tables.publish or PublishTable(), directories, env, report)
+    publish = resolve_publish(tables.publish or PublishTable(), directories, environment, report)
     resolved, device_error = _resolve_model(tables.model, report)
     stream = resolve_stream(tables.stream or StreamTable(), ("stream",), resolved.stream, report)
     cameras = [
-        resolve_camera(camera, ("camera", index), stream, env, report)
+        resolve_camera(camera, ("camera", index), stream, environment, report)
         for index, camera in enumerate(tables.cameras)
         if camera is not None
     ]

@@ -7,6 +7,7 @@ refused it still tells which key came last before the fault.
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from .config_errors import KeyPath
@@ -56,12 +57,8 @@ class KeyPlaces:
 def locate_keys(text: str) -> KeyPlaces:
     """Scan a TOML text with `\\n` line ends. Never raises; on text that is not TOML it stops at the first oddity."""
     scanner = _Scanner(text)
-    try:
+    with suppress(_OddityError, RecursionError):
         scanner.scan_document()
-    except _OddityError:
-        pass
-    except RecursionError:
-        pass
     places = tuple(scanner.places)
     return KeyPlaces(places, {place.path: place for place in reversed(places)})
 

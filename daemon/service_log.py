@@ -5,7 +5,7 @@ import logging
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
@@ -111,9 +111,9 @@ def log_reload(old: ServiceConfig, new: ServiceConfig) -> None:
     before, after = ({camera.name: camera for camera in config.cameras} for config in (old, new))
     _log.info(
         "reloaded",
-        added=_names(after.keys() - before.keys()),
-        removed=_names(before.keys() - after.keys()),
-        changed=_names(name for name in before.keys() & after.keys() if before[name] != after[name]),
+        added=sorted(after.keys() - before.keys()),
+        removed=sorted(before.keys() - after.keys()),
+        changed=sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
     )
 
 
@@ -145,7 +145,3 @@ def _program() -> str:
         return "retinad"
     called = sys.argv[0]
     return f"{sys.executable} {called}" if called.endswith(".py") else called
-
-
-def _names(names: Iterable[str]) -> list[str]:
-    return sorted(names)
