@@ -17,11 +17,13 @@ from retinad.client.wire import (
     Buffer,
     EndHeader,
     HelloHeader,
+    Kind,
     ModelHeader,
     ServiceHeader,
     StatusHeader,
     encode,
     encode_features,
+    topic,
 )
 
 from .config import PublishConfig
@@ -34,7 +36,7 @@ from .publish_socket import PublishSocket, open_socket
 HELLO_INTERVAL_S = 0.1
 """New subscriptions are answered with one `hello` in this time, however many come."""
 
-_HELLO_TOPIC = b"hello/"
+_HELLO_TOPIC = topic(Kind.HELLO)
 
 
 @dataclass(frozen=True, slots=True)
