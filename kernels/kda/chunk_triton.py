@@ -21,7 +21,7 @@ from .scan import scan_kernel
 MAX_MAP = 128  # keys wider than this are never cut: chain_kernel holds a piece's whole M in shared memory
 WHOLE = 2**30  # chunks of a piece where no sequence is cut
 Tensors = tuple[torch.Tensor | None, ...]  # q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens
-TILE_V = 64  # columns of V that intra_kernel does at once; narrower products were miscompiled by Triton 3.6 (C20)
+TILE_V = 64  # columns of V that intra_kernel does at once; narrower products were miscompiled by Triton 3.6
 
 
 @dataclass(frozen=True, slots=True)
