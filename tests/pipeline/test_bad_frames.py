@@ -1,11 +1,9 @@
 """Numbers that are not finite cost their own stream its memory, and change not one bit of any other's."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor, nn
 
 from retinad.pipeline.config import CaptureMode, ResizeMode, StreamConfig
@@ -18,14 +16,6 @@ from .engine_rig import CONFIG, alone, assert_same, frame, good, model_of
 
 STREAM = StreamConfig(scale_frames=1, window=2, history_frames=2)
 EPOCHS = replace(STREAM, epoch_frames=4)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def spoil_white_pictures(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """With depth = 0 the patch features of a plain DINOv2 come out, each frame by itself and at once."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,14 +23,6 @@ NETWORK = NetworkConfig(384, 6, depth=0, patch_embed="dinov2_vits14_reg")
 OUTPUT = OutputConfig(layers=(0,), tokens=(TokenGroup.PATCH, TokenGroup.POOLED), pool=2, dtype="float32")
 STREAM = StreamConfig(scale_frames=8, keyframe_interval=3, epoch_frames=9)
 SIZE = (64, 48)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def released_weights() -> dict[str, Tensor]:

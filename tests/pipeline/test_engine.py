@@ -21,15 +21,6 @@ from .engine_rig import CONFIG, NETWORK, STREAM, alone, assert_same, bad, frame,
 from .model.golden import new_state, run_stream
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tensors this small lose more to handing work between threads than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     with Engine(CONFIG) as engine:

@@ -30,15 +30,6 @@ LARGE_BYTES = 5 * 18 * TOKEN_BYTES
 """4 x 3 patches and 6 special tokens; one scale frame, two of the window, and 4 x 6 tokens of history in two pages."""
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tensors this small lose more to handing work between threads than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     with Engine(CONFIG) as engine:

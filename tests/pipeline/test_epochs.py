@@ -22,15 +22,6 @@ from .engine_rig import CONFIG, TOLERANCE, alone, assert_same, frame, good, mode
 EPOCHS = StreamConfig(scale_frames=2, window=3, epoch_frames=6)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tensors this small lose more to handing work between threads than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     with Engine(CONFIG) as engine:

@@ -1,4 +1,4 @@
-"""Settings of the model's tests."""
+"""Settings of the pipeline's tests."""
 
 from collections.abc import Iterator
 
