@@ -13,7 +13,7 @@ from retinad.pipeline.frames import TokenGroup
 from .log import LogLevel
 from .log_render import LogForm
 
-type_checked = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+STRICT = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Seconds = Annotated[float, Field(ge=0.1, le=86_400)]
@@ -41,7 +41,7 @@ def _index_as_text(source: object) -> object:
 class ServiceTable(BaseModel):
     """`[service]`"""
 
-    model_config = type_checked
+    model_config = STRICT
     log_level: LogLevel = "info"
     log_format: LogForm = "auto"
     state_dir: Text | None = None
@@ -52,7 +52,7 @@ class ServiceTable(BaseModel):
 class CurveTable(BaseModel):
     """`[publish.curve]`"""
 
-    model_config = type_checked
+    model_config = STRICT
     server_secret_key_file: Text
     authorized_keys_dir: Text
 
@@ -60,7 +60,7 @@ class CurveTable(BaseModel):
 class PublishTable(BaseModel):
     """`[publish]`"""
 
-    model_config = type_checked
+    model_config = STRICT
     endpoints: Annotated[list[Text], Field(min_length=1, max_length=16)] | None = None
     buffer_mb: Annotated[int, Field(ge=1, le=65_536)] | None = None
     heartbeat_s: Seconds | None = None
@@ -71,7 +71,7 @@ class PublishTable(BaseModel):
 class ModelTable(BaseModel):
     """`[model]`"""
 
-    model_config = type_checked
+    model_config = STRICT
     preset: Literal["auto", "tiny", "lingbot-map"] = "auto"
     checkpoint: Text | None = None
     backbone_checkpoint: Text | None = None
@@ -100,7 +100,7 @@ class ModelTable(BaseModel):
 class StreamTable(BaseModel):
     """`[stream]`, and `stream` of a `[[camera]]`"""
 
-    model_config = type_checked
+    model_config = STRICT
     scale_frames: Count | None = None
     window: Count | None = None
     keyframe_interval: Count | None = None
@@ -114,7 +114,7 @@ class StreamTable(BaseModel):
 class CameraTable(BaseModel):
     """`[[camera]]`"""
 
-    model_config = type_checked
+    model_config = STRICT
     name: Annotated[str, Field(pattern=_NAME)]
     source: Annotated[SecretStr, BeforeValidator(_index_as_text)]
     mode: Annotated[CaptureMode, Field(strict=False)] | None = None

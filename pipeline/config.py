@@ -177,16 +177,16 @@ class ModelConfig:
         network: the shape.
         image_width: width in pixels that pictures are fitted to, a multiple of the patch size.
         checkpoint: the network's weights, or None for random ones.
+        backbone_checkpoint: DINOv2's own released weights for the patch embedding; what else the network has is random.
+            None where `checkpoint` is given.
         seed: seed of random weights.
         device: `cpu` or `cuda:<n>`.
         dtype: number format that blocks compute in.
         attention: attention backend; `auto` is the fastest that can run, chosen when the model is loaded. `paged` is
             the slow reference of the page tables that `flashinfer` reads.
+        flashinfer_kernels: FlashInfer's kernels; `auto` is fa3 on Hopper, else fa2.
         output: which features are published.
         max_batch: frames in one step at most.
-        backbone_checkpoint: DINOv2's own released weights for the patch embedding; what else the network has is random.
-            None where `checkpoint` is given.
-        flashinfer_kernels: FlashInfer's kernels; `auto` is fa3 on Hopper, else fa2.
         max_streams: streams open at once at most.
     """
 
@@ -194,14 +194,14 @@ class ModelConfig:
     network: NetworkConfig = NetworkConfig()
     image_width: int = 518
     checkpoint: Path | None = None
+    backbone_checkpoint: Path | None = None
     seed: int = 0
     device: str = "cpu"
     dtype: DType = "float32"
     attention: Attention = "auto"
+    flashinfer_kernels: Literal["auto"] | FlashInferKernels = "auto"
     output: OutputConfig = OutputConfig()
     max_batch: int = 8
-    backbone_checkpoint: Path | None = None
-    flashinfer_kernels: Literal["auto"] | FlashInferKernels = "auto"
     max_streams: int = 64
 
     def __post_init__(self) -> None:

@@ -196,7 +196,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
     output = OutputConfig((0, 2), (TokenGroup.POOLED, TokenGroup.SCALE), 2, "float32")
     assert config.cameras == (camera,)
     assert config.model == ModelConfig(
-        "lingbot-map", network, 64, tmp_path / "weights.pt", 3, "cpu", "bfloat16", "dense", output, 2, None, "fa2", 3
+        "lingbot-map", network, 64, tmp_path / "weights.pt", None, 3, "cpu", "bfloat16", "dense", "fa2", output, 2, 3
     )
     curve = CurveConfig(tmp_path / "server.key_secret", tmp_path)
     endpoints = ("tcp://0.0.0.0:6000", "ipc:///run/user/7/retinad/x")
