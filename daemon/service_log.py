@@ -87,7 +87,6 @@ def log_start(
     model: ModelDescription, endpoints: Sequence[str], config: ServiceConfig, versions: Mapping[str, str]
 ) -> None:
     """Log what runs where, and the line to paste for a first subscriber."""
-    _log.info("versions", **versions)
     _log.info(
         "started",
         model=model.name,
@@ -98,6 +97,7 @@ def log_start(
         parameters=model.parameters,
         endpoints=list(endpoints),
         cameras=[camera.name for camera in config.cameras],
+        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
     )
     if model.attention_reason is not None:
         _log.info("attention chosen", attention=model.attention, reason=model.attention_reason)

@@ -339,3 +339,14 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
         os.kill(service.process.pid, signal.SIGINT)
         os.kill(service.process.pid, signal.SIGCONT)
         assert service.process.wait(3) in (128 + signal.SIGTERM, 128 + signal.SIGINT)
+
+
+def test_one_line_says_what_runs_where(tmp_path: Path) -> None:
+    with running(write_config(tmp_path, camera("a", "synthetic:"))) as service:
+        service.notified("READY=1")
+        (started,) = (line for line in log_of(service) if line["event"] == "started")
+        assert service.stop()[0] == 0
+    assert started["weights"] == "random:0"
+    assert (started["model"], started["device"], started["cameras"]) == ("tiny", "cpu", ["a"])
+    assert started["endpoints"] == [f"ipc://{tmp_path}/features.sock"]
+    assert "torch " in str(started["versions"])
