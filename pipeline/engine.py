@@ -24,7 +24,7 @@ from .model.checkpoint import load_model
 from .model.devices import torch_dtype
 from .preprocess import Fit, fit, preprocess
 from .runner import Runner
-from .saved_stream import Model, SavedStream, load_stream, save_stream
+from .saved_stream import ModelIdentity, SavedStream, load_stream, save_stream
 from .stream import Stream
 
 __all__ = ["Engine", "EngineStatistics", "ModelDescription", "Outcome", "StreamStatistics"]
@@ -60,7 +60,7 @@ class Engine:
             parameters=sum(parameter.numel() for parameter in model.parameters()),
         )
         self._config = config
-        self._identity = Model.of(config, weights)
+        self._identity = ModelIdentity.of(config, weights)
         self._forward = Forward(model, config, self._pool, attention.backend)
         self._runner = Runner(self._forward, config)
         self._streams: dict[str, Stream] = {}

@@ -25,7 +25,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelIdentity:
     """What of a model a memory depends on.
 
     Attributes:
@@ -41,7 +41,7 @@ class Model:
     dtype: DType
 
     @classmethod
-    def of(cls, config: ModelConfig, weights: str) -> "Model":
+    def of(cls, config: ModelConfig, weights: str) -> "ModelIdentity":
         """Of a configured model, whose weights are called so."""
         return cls(weights, config.network, config.memory_layers, config.dtype)
 
@@ -50,7 +50,7 @@ class Model:
 class Setting:
     """What must be the same for a stream to go on from a file."""
 
-    model: Model
+    model: ModelIdentity
     stream: StreamConfig
     resize: ResizeMode
 
@@ -97,7 +97,7 @@ class _Schema:
     schema: int
 
 
-def save_stream(stream: Stream, model: Model, path: Path, deadline_s: float | None) -> None:
+def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: float | None) -> None:
     """Write a stream to a file, see `write_state_file`. The stream goes on as if nothing had been.
 
     Raises:
@@ -114,7 +114,7 @@ def save_stream(stream: Stream, model: Model, path: Path, deadline_s: float | No
     write_state_file(path, header.decode(), tensors, deadline_s)
 
 
-def load_stream(stream: Stream, model: Model, pool: Pool, image_width: int, path: Path) -> SavedStream:
+def load_stream(stream: Stream, model: ModelIdentity, pool: Pool, image_width: int, path: Path) -> SavedStream:
     """Let a stream go on from a file, whatever it remembered before.
 
     Its next frame goes on from there if it has the same size, whatever connection it comes from.
