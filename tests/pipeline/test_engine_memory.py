@@ -15,14 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from retinad.pipeline.cache.page_table import PageTable, Sight
 from retinad.pipeline.cache.pool import Pool
 from retinad.pipeline.cache.step import Attend, Backend
-from retinad.pipeline.config import Attention, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
-from retinad.pipeline.engine import Engine, Outcome
+from retinad.pipeline.config import Attention, ResizeMode, StreamConfig
+from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import AdmissionError, ModelError
-from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Size, TokenGroup
+from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Size
 
-NETWORK = NetworkConfig(channels=32, heads=2, depth=2, patch_embed="conv")
-OUTPUT = OutputConfig(layers=(0, 1), tokens=tuple(TokenGroup), pool=2, dtype="float32")
-CONFIG = ModelConfig(name="test", network=NETWORK, image_width=56, output=OUTPUT)
+from .engine_rig import CONFIG, good
+
 STREAM = StreamConfig(scale_frames=1, window=2, history_frames=4)
 LARGE, SMALL = (64, 48), (64, 24)
 TOKEN_BYTES = 2 * 2 * 32 * 4
@@ -39,11 +38,6 @@ def engine() -> Iterator[Engine]:
 def frame(camera: str, number: int, size: Size = LARGE, stream_epoch: int = 0) -> Frame:
     pixels = np.random.default_rng([sum(camera.encode()), number]).integers(0, 256, (size[1], size[0], 3), np.uint8)
     return Frame(FrameStamp(camera, stream_epoch, number, 0, 0, None, size), pixels)
-
-
-def good(outcomes: Sequence[Outcome]) -> list[Features]:
-    assert all(isinstance(outcome, Features) for outcome in outcomes), outcomes
-    return [outcome for outcome in outcomes if isinstance(outcome, Features)]
 
 
 def pool_of(engine: Engine) -> Pool:
