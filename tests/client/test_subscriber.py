@@ -1,6 +1,7 @@
 """Subscribers over real sockets: they get what they asked for, all of it, and say what is missing and what to check."""
 
 import asyncio
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pytest
+import zmq.auth
 
 import retinad.client
 from retinad.client import (
@@ -267,6 +269,23 @@ def test_what_cannot_be_subscribed_to_is_refused_at_once(tmp_path: Path) -> None
         Subscriber("tcp://127.0.0.1:1", cameras=("a/b",))
     with pytest.raises(ValueError, match=r"cannot read the CURVE key in .*none\.key"):
         Subscriber("tcp://127.0.0.1:1", curve=CurveKeys(tmp_path / "none.key", tmp_path / "none.key"))
+
+
+@pytest.mark.parametrize("key", ["abcd", "~" * 40, "0" * 45, None])
+@pytest.mark.parametrize("wrong", ["public", "secret", "server"])
+def test_a_file_that_holds_no_key_is_named_and_its_content_is_not_shown(
+    tmp_path: Path, wrong: str, key: str | None
+) -> None:
+    server, _ = map(Path, zmq.auth.create_certificates(tmp_path, "server"))
+    _, client = map(Path, zmq.auth.create_certificates(tmp_path, "client"))
+    file = server if wrong == "server" else client
+    name = "secret-key" if wrong == "secret" else "public-key"
+    text, changes = re.subn(rf"{name} = .*", name if key is None else f'{name} = "{key}"', file.read_text())
+    file.write_text(text)
+    assert changes == 1
+    with pytest.raises(ValueError, match=re.escape(str(file))) as caught:
+        Subscriber("tcp://127.0.0.1:1", curve=CurveKeys(client, server))
+    assert key is None or key not in str(caught.value)
 
 
 def test_closing_twice_is_fine_and_quick() -> None:
