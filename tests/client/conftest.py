@@ -41,7 +41,9 @@ class FakeService:
     def send(self, *parts: bytes) -> None:
         self._socket.send_multipart(parts)
 
-    def features(self, camera: str, seq: int, *, source_seq: int | None = None, stream_epoch: int = 0) -> None:
+    def features(
+        self, camera: str, seq: int, *, source_seq: int | None = None, stream_epoch: int = 0, layer: int = 3
+    ) -> None:
         data = np.full((2, 3), seq % 2048, np.float16)
         header = FeaturesHeader(
             camera=camera,
@@ -61,7 +63,9 @@ class FakeService:
             to_source=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0)),
             model=ModelHeader(name="tiny", weights="random:0"),
             tensors=(
-                TensorHeader(name="layer3/patch", dtype="<f2", shape=(2, 3), nbytes=12, layer=3, group="patch"),
+                TensorHeader(
+                    name=f"layer{layer}/patch", dtype="<f2", shape=(2, 3), nbytes=12, layer=layer, group="patch"
+                ),
                 TensorHeader(name="file", dtype="bf16", shape=(6,), nbytes=12, layer=3, group="camera"),
             ),
         )
