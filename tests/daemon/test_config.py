@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from retinad.daemon.config import ConfigError, LogConfig, Problem, ServiceConfig, load_config
 from retinad.daemon.config_show import show_config
-from retinad.daemon.config_tables import CameraTable, CurveTable, ModelTable, PublishTable, StreamTable
+from retinad.daemon.config_tables import (
+    CameraTable,
+    CurveTable,
+    ModelTable,
+    PublishTable,
+    ServiceTable,
+    StreamTable,
+)
+from retinad.pipeline.cache.pool import pages_of
 from retinad.pipeline.config import (
     CameraConfig,
     CaptureMode,
@@ -28,6 +36,8 @@ from retinad.pipeline.config import (
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frames import TokenGroup
 from retinad.pipeline.model.presets import LINGBOT_MAP, TINY
+from retinad.pipeline.packing import TokenShape
+from retinad.pipeline.preprocess import fit
 
 ROOT = Path(__file__).parents[2]
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
@@ -86,9 +96,21 @@ def test_the_default_file_documents_every_key_with_its_true_default(tmp_path: Pa
         load_config(spelt_out, {})
     spelt_out.write_text(re.sub(r"(?m)^#(?=[a-z])", "", text))
     assert load_config(spelt_out, {}) == load_config(ROOT / "config.toml", {})
-    for table in (PublishTable, CurveTable, ModelTable, StreamTable, CameraTable):
+    for table in (ServiceTable, PublishTable, CurveTable, ModelTable, StreamTable, CameraTable):
         for key in table.model_fields:
             assert re.search(rf"\b{key}\b", text), f"{table.__name__}.{key} is not in config.toml"
+
+
+@pytest.mark.parametrize("ratio", ["16:9", "4:3", "1:1"])
+def test_the_default_file_says_how_much_memory_a_camera_takes(ratio: str) -> None:
+    network, width, height = LINGBOT_MAP.network, *map(int, ratio.split(":"))
+    grid = fit((120 * width, 120 * height), ResizeMode.CROP, LINGBOT_MAP.image_width, network.patch_size).grid
+    layout = TokenShape.of(network, grid).layout(LINGBOT_MAP.stream)
+    # Keys and values of every layer, in bfloat16.
+    taken_bytes = pages_of(layout) * layout.frame_tokens * network.depth * 2 * network.channels * 2
+    text = " ".join(line.removeprefix("# ") for line in (ROOT / "config.toml").read_text().splitlines())
+    (said,) = re.findall(rf"([0-9.]+) GiB(?: of a GPU's memory)? at {ratio}", text)
+    assert said == f"{taken_bytes / 2**30:.1f}"
 
 
 @pytest.mark.parametrize(
