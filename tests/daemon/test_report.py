@@ -1,0 +1,72 @@
+"""The watchdog is fed while the worker idles or gets its steps done, and not while a step hangs."""
+
+from dataclasses import dataclass, field
+
+import anyio
+import pytest
+
+from retinad.daemon.loop_lag import LoopLag
+from retinad.daemon.report import FrameRate, beat
+
+pytestmark = pytest.mark.anyio
+
+INTERVAL_S = 0.1
+
+
+class Publisher:
+    def __init__(self) -> None:
+        self.polls = 0
+
+    def poll(self) -> None:
+        self.polls += 1
+
+
+@dataclass
+class Worker:
+    busy_s: float
+
+
+@dataclass
+class Notifier:
+    watchdog_interval_s: float | None
+    fed_at: list[float] = field(default_factory=list)
+
+    def watchdog(self) -> None:
+        self.fed_at.append(anyio.current_time())
+
+
+async def beat_for(seconds: float, worker: Worker, notifier: Notifier) -> Publisher:
+    publisher = Publisher()
+    with anyio.move_on_after(seconds):
+        await beat(publisher, worker, notifier, LoopLag(0.01))  # type: ignore[arg-type]
+    return publisher
+
+
+@pytest.mark.parametrize("busy_s", [0.0, 0.9 * INTERVAL_S], ids=["idle", "in a step"])
+async def test_a_worker_that_makes_progress_feeds_it_within_every_interval(busy_s: float) -> None:
+    notifier = Notifier(INTERVAL_S)
+    await beat_for(10 * INTERVAL_S, Worker(busy_s), notifier)
+    assert 5 <= len(notifier.fed_at) <= 21
+
+
+async def test_a_step_that_hangs_stops_the_feeding_until_it_is_over_and_nothing_else() -> None:
+    worker, notifier = Worker(INTERVAL_S), Notifier(INTERVAL_S)
+    publisher = await beat_for(3 * INTERVAL_S, worker, notifier)
+    assert notifier.fed_at == []
+    assert publisher.polls > 3
+    worker.busy_s = 0.0
+    await beat_for(INTERVAL_S, worker, notifier)
+    assert notifier.fed_at
+
+
+async def test_without_a_watchdog_nothing_is_fed() -> None:
+    notifier = Notifier(None)
+    await beat_for(0.1, Worker(0.0), notifier)
+    assert notifier.fed_at == []
+
+
+async def test_the_rate_is_that_since_the_last_reading() -> None:
+    rate = FrameRate()
+    rate.update(100)
+    await anyio.sleep(0.2)
+    assert 5 < rate.update(110) < 51
