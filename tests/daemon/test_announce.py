@@ -1,0 +1,114 @@
+"""Every field of `status`, `end` and `hello` comes from the part of the service that knows it."""
+
+from retinad.client.wire import CameraHeader, EndHeader, HelloHeader, ModelHeader, StatusHeader
+from retinad.daemon.announce import Announcer, Description, model_header
+from retinad.daemon.cameras import CameraReport
+from retinad.daemon.loop_lag import LoopLag
+from retinad.pipeline.config import CameraConfig, CaptureMode, OutputConfig
+from retinad.pipeline.engine_report import ModelDescription
+from retinad.pipeline.errors import SourceFault
+from retinad.pipeline.frame_queue import FrameCounters
+from retinad.pipeline.frames import TokenGroup
+from retinad.pipeline.sources.camera import CameraState, CameraStatus
+from retinad.pipeline.sources.messages import SourceInfo
+
+COUNTERS = FrameCounters(captured=100, published=70, dropped=20, failed=7, nan=5)
+STATUS = CameraStatus(
+    "cam1",
+    CameraState.BACKOFF,
+    fault=SourceFault.REFUSED,
+    reason="nobody listens",
+    attempt=4,
+    next_try_in_s=1.5,
+    stream_epoch=3,
+    size=(640, 480),
+    fps=29.987,
+    last_frame_age_s=0.12345,
+    decode_errors=6,
+    info=SourceInfo("ffmpeg", frame_count=200),
+)
+
+
+class Publisher:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[StatusHeader, float]] = []
+        self.ends: list[EndHeader] = []
+
+    def publish_status(self, status: StatusHeader, *, loop_lag_ms: float = 0.0) -> None:
+        self.states.append((status, loop_lag_ms))
+
+    def publish_end(self, end: EndHeader) -> None:
+        self.ends.append(end)
+
+
+def late_by(seconds: float) -> LoopLag:
+    times = iter((0.0, seconds))
+    lag = LoopLag(0.0, lambda: next(times))
+    lag.beat()
+    lag.beat()
+    return lag
+
+
+EXPECTED = StatusHeader(
+    camera="cam1",
+    state="backoff",
+    reason="refused: nobody listens",
+    attempt=4,
+    next_try_s=1.5,
+    stream_epoch=3,
+    fps=29.99,
+    source_size=(640, 480),
+    last_frame_age_s=0.123,
+    captured_total=100,
+    published_total=70,
+    dropped_total=20,
+    failed_total=7,
+    in_flight=3,
+    nan_total=5,
+    decode_errors_total=6,
+)
+
+
+def test_a_status_says_how_the_camera_is() -> None:
+    publisher = Publisher()
+    Announcer(publisher, late_by(0.25)).camera_changed(STATUS, COUNTERS)  # type: ignore[arg-type]
+    assert publisher.states == [(EXPECTED, 250.0)]
+
+
+def test_an_end_comes_after_a_last_status_and_says_what_became_of_the_frames() -> None:
+    publisher = Publisher()
+    Announcer(publisher, late_by(0.0)).camera_ended(STATUS, COUNTERS, next_seq=70)  # type: ignore[arg-type]
+    assert publisher.states == [(EXPECTED, 0.0)]
+    assert publisher.ends == [
+        EndHeader(
+            camera="cam1",
+            reason="stopped",
+            stream_epoch=3,
+            next_seq=70,
+            captured_total=100,
+            published_total=70,
+            dropped_total=20,
+            failed_total=7,
+            expected_total=200,
+        )
+    ]
+
+
+def test_a_hello_says_what_there_is() -> None:
+    output = OutputConfig(layers=(1, 3), tokens=(TokenGroup.CAMERA, TokenGroup.POOLED), dtype="bfloat16")
+    description = Description(output, {"retinad": "1.2", "torch": "2"})
+    model = ModelDescription("tiny", "random:0", ("softmax", "softmax"), "cpu", "float32", "dense", None, 5)
+    description.models = (model_header(model),)
+    config = CameraConfig("cam1", "synthetic:", mode=CaptureMode.LOSSLESS)
+    description.cameras = lambda: [CameraReport(config, STATUS, COUNTERS, 4)]
+    assert description() == HelloHeader(
+        version="1.2",
+        versions={"retinad": "1.2", "torch": "2"},
+        models=(ModelHeader(name="tiny", weights="random:0", mixers=("softmax", "softmax")),),
+        cameras=(CameraHeader(name="cam1", mode="lossless", state="backoff"),),
+        layers=(1, 3),
+        tokens=("camera", "pooled"),
+        dtype="bf16",
+    )

@@ -1,0 +1,74 @@
+"""Every field of a record's header comes from the features it describes: none is left at a default, or mixed up."""
+
+import time
+
+import msgspec
+import numpy as np
+import pytest
+
+from retinad.client.wire import FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
+from retinad.pipeline.frames import Features, FeatureTensor, Flag, FrameStamp, TokenGroup
+from retinad.pipeline.messages import features_header, tensor_bytes
+
+MODEL = ModelHeader(name="tiny", weights="random:0", mixers=("softmax",))
+FEATURES = Features(
+    stamp=FrameStamp("cam1", 1, 20, 300, 400, 500, (640, 480)),
+    epoch=6,
+    epoch_frame=70,
+    keyframe=False,
+    flags=frozenset({Flag.WARMUP, Flag.NAN}),
+    model_size=(518, 392),
+    grid=(28, 37),
+    to_source=((1.5, 0.0, 0.25), (0.0, 1.25, -0.5)),
+    tensors=(
+        FeatureTensor("layer3/pooled", 3, TokenGroup.POOLED, np.zeros((2, 3, 4), np.float16)),
+        FeatureTensor("layer5/camera", 5, TokenGroup.CAMERA, np.zeros((1, 8), np.uint16), is_bfloat16=True),
+    ),
+    latency_us={"queue": 10, "preprocess": 20, "model": 30},
+)
+
+
+def test_a_header_says_what_the_features_are() -> None:
+    before_ns, done_ns = time.time_ns(), time.monotonic_ns()
+    header = features_header(
+        FEATURES, instance="a1", model=MODEL, seq=2, dropped_total=3, failed_total=4, model_done_ns=done_ns - 5_000_000
+    )
+    assert before_ns <= header.publish_unix_ns <= time.time_ns()
+    assert 5_000 <= header.latency_us.publish < 1_000_000
+    expected = FeaturesHeader(
+        camera="cam1",
+        instance="a1",
+        stream_epoch=1,
+        seq=2,
+        source_seq=20,
+        dropped_total=3,
+        failed_total=4,
+        capture_unix_ns=300,
+        capture_monotonic_ns=400,
+        publish_unix_ns=header.publish_unix_ns,
+        pts_ns=500,
+        epoch=6,
+        epoch_frame=70,
+        keyframe=False,
+        flags=("nan", "warmup"),
+        source_size=(640, 480),
+        model_size=(518, 392),
+        grid=(28, 37),
+        to_source=((1.5, 0.0, 0.25), (0.0, 1.25, -0.5)),
+        model=MODEL,
+        latency_us=LatencyHeader(queue=10, preprocess=20, model=30, publish=header.latency_us.publish),
+        tensors=(
+            TensorHeader(name="layer3/pooled", dtype="<f2", shape=(2, 3, 4), nbytes=48, layer=3, group="pooled"),
+            TensorHeader(name="layer5/camera", dtype="bf16", shape=(1, 8), nbytes=16, layer=5, group="camera"),
+        ),
+    )
+    assert msgspec.to_builtins(header) == msgspec.to_builtins(expected)
+
+
+def test_a_tensors_bytes_are_its_own_memory() -> None:
+    data = np.arange(6, dtype=np.float16).reshape(2, 3)
+    view = tensor_bytes(FeatureTensor("layer0/patch", 0, TokenGroup.PATCH, data))
+    assert bytes(view) == data.tobytes()
+    assert np.shares_memory(np.frombuffer(view, np.float16), data)
+    with pytest.raises(ValueError, match="layer0/patch is not C-contiguous"):
+        tensor_bytes(FeatureTensor("layer0/patch", 0, TokenGroup.PATCH, data.T))
