@@ -1,6 +1,7 @@
 """The engine: every frame comes out once, cameras do not disturb each other, and the numbers are the model's own."""
 
 import random
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -62,8 +63,20 @@ def test_a_record_says_what_was_done_to_the_picture(engine: Engine) -> None:
     (record,) = good(engine.step([frame("a", 0, size=(64, 32))]))
     how = fit((64, 32), ResizeMode.PAD, 56, 14)
     assert (record.model_size, record.grid, record.to_source) == ((56, 56), (4, 4), how.to_source)
+
+
+def test_a_record_says_where_its_time_went(engine: Engine) -> None:
+    engine.open_stream("a", StreamConfig(scale_frames=1), ResizeMode.CROP)
+    old = frame("a", 0)
+    old = replace(old, stamp=replace(old.stamp, capture_monotonic_ns=old.stamp.capture_monotonic_ns - 1_000_000_000))
+    began_ns = time.monotonic_ns()
+    (record,) = good(engine.step([old]))
+    took_us = (time.monotonic_ns() - began_ns) // 1000
     assert set(record.latency_us) == {"queue", "preprocess", "model"}
-    assert all(value >= 0 for value in record.latency_us.values())
+    assert 1_000_000 <= record.latency_us["queue"] < 10_000_000
+    spent_us = [record.latency_us["preprocess"], record.latency_us["model"]]
+    assert min(spent_us) > 0
+    assert sum(spent_us) <= took_us
 
 
 def test_keyframes_are_named(engine: Engine) -> None:
