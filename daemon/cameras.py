@@ -73,7 +73,7 @@ class CameraSink(Protocol):
         Args:
             status: its last state.
             counters: what became of its frames.
-            next_seq: the number that its next record would have had, or None if there was none.
+            next_seq: the number that the next record of its last connection would have had, or None if there was none.
         """
 
 
@@ -261,7 +261,9 @@ class Cameras:
         self._queues.close(name)
         self._finished[name] = run.report
         del self._running[name]
-        self._sink.camera_ended(run.status, run.queue.counters, self._delivery.next_seq(name))
+        epoch = run.status.stream_epoch
+        next_seq = None if epoch is None else self._delivery.next_seq(name, epoch)
+        self._sink.camera_ended(run.status, run.queue.counters, next_seq)
         self._delivery.forget(name)
         run.done.set()
         self._notify()

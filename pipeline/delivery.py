@@ -61,10 +61,10 @@ class Delivery:
             else:
                 self._publish(outcome, queue, model_done_ns)
 
-    def next_seq(self, camera: str) -> int | None:
-        """The number that the camera's next record in its stream epoch would get; None before its first record."""
-        last = self._last_seq.get(camera)
-        return None if last is None else last[1] + 1
+    def next_seq(self, camera: str, stream_epoch: int) -> int:
+        """The number that the camera's next record in this stream epoch, its present one, would get."""
+        last_epoch, last_seq = self._last_seq.get(camera, (-1, -1))
+        return last_seq + 1 if stream_epoch == last_epoch else 0
 
     def forget(self, camera: str) -> None:
         """Forget the numbering of a camera. Idempotent."""
@@ -75,7 +75,9 @@ class Delivery:
         return stamp.camera in self._queues and stamp.stream_epoch >= self._queues[stamp.camera].first_epoch
 
     def _publish(self, features: Features, queue: FrameQueue, model_done_ns: int) -> None:
-        seq = self._next_seq(features.stamp.camera, features.stamp.stream_epoch)
+        stamp = features.stamp
+        seq = self.next_seq(stamp.camera, stamp.stream_epoch)
+        self._last_seq[stamp.camera] = (stamp.stream_epoch, seq)
         self._sink.publish_features(
             features,
             seq=seq,
@@ -84,9 +86,3 @@ class Delivery:
             model_done_ns=model_done_ns,
         )
         queue.mark_published(nan=Flag.NAN in features.flags)
-
-    def _next_seq(self, camera: str, stream_epoch: int) -> int:
-        last_epoch, last_seq = self._last_seq.get(camera, (-1, -1))
-        seq = last_seq + 1 if stream_epoch == last_epoch else 0
-        self._last_seq[camera] = (stream_epoch, seq)
-        return seq

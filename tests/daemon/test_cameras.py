@@ -67,6 +67,7 @@ class News:
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
         self.ends: list[tuple[int, int, int, int]] = []
+        self.next_seqs: list[int | None] = []
 
     def publish_features(self, features: Features, *, seq: int, **rest: int) -> None:
         self.records.append((features.stamp.stream_epoch, seq))
@@ -76,6 +77,7 @@ class News:
 
     def camera_ended(self, status: CameraStatus, counters: FrameCounters, next_seq: int | None) -> None:
         self.ends.append((counters.captured, counters.published, counters.dropped, counters.failed))
+        self.next_seqs.append(next_seq)
 
 
 async def test_a_step_that_outlasts_its_camera_counts_once_though_the_camera_comes_back(
@@ -102,6 +104,7 @@ async def test_a_step_that_outlasts_its_camera_counts_once_though_the_camera_com
         tasks.cancel_scope.cancel()
     assert news.records == [(1, 0)], "what ended with the old connection is not published after its `end`"
     assert news.ends[1:] == [(2, 1, 0, 1)]
+    assert news.next_seqs == [0, 1]
 
 
 async def test_a_camera_that_was_taken_out_comes_back_and_one_that_is_over_does_not() -> None:
