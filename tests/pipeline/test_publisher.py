@@ -20,6 +20,7 @@ import zmq.auth
 
 from retinad.client import CurveKeys, FeaturesRecord, HelloRecord, Kind, Subscriber
 from retinad.client.wire import EndHeader, HelloHeader, ModelHeader, StatusHeader, decode
+from retinad.pipeline import publish_socket
 from retinad.pipeline.config import CurveConfig, PublishConfig
 from retinad.pipeline.endpoints import check_endpoints
 from retinad.pipeline.errors import PublishError
@@ -277,6 +278,36 @@ def test_stuck_subscribers_are_gone_after_two_heartbeats_and_others_lose_nothing
         finally:
             still.kill()
             busy.kill()
+
+
+def test_every_option_is_set_when_the_socket_is_bound(keys: "Keys", monkeypatch: pytest.MonkeyPatch) -> None:
+    """libzmq gives most of them to connections that come later only, and says nothing where it is too late."""
+    wanted = {
+        zmq.SNDHWM: 2,
+        zmq.RCVHWM: 0,
+        zmq.LINGER: 500,
+        zmq.MAXMSGSIZE: 1024,
+        zmq.HANDSHAKE_IVL: 5000,
+        zmq.HEARTBEAT_IVL: 2000,
+        zmq.HEARTBEAT_TIMEOUT: 4000,
+        zmq.TCP_KEEPALIVE: 1,
+        zmq.TCP_KEEPALIVE_IDLE: 60,
+        zmq.TCP_KEEPALIVE_INTVL: 10,
+        zmq.TCP_KEEPALIVE_CNT: 3,
+        zmq.CURVE_SERVER: 1,
+        zmq.ZAP_DOMAIN: b"retinad",
+        zmq.ZAP_ENFORCE_DOMAIN: 1,
+    }
+    found: list[dict[int, object]] = []
+    bind = publish_socket._bind
+
+    def look(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
+        found.append({option: socket.getsockopt(option) for option in wanted})
+        return bind(socket, endpoint)
+
+    monkeypatch.setattr(publish_socket, "_bind", look)
+    with make_publisher(largest_message_bytes=1 << 30, curve=keys.config()):
+        assert found == [wanted]
 
 
 def test_a_port_in_use_is_named() -> None:
