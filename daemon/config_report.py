@@ -43,9 +43,12 @@ class Report:
     places: KeyPlaces
     variables: Mapping[KeyPath, str]
     problems: list[Problem] = field(default_factory=list)
+    _broken: set[KeyPath] = field(default_factory=set)
 
     def add(self, path: KeyPath, message: str, hint: str = "") -> None:
-        """Note that something is wrong with a key."""
+        """Note that something is wrong with a key. What follows from a key that was left out as broken is not noted."""
+        if path in self._broken:
+            return
         variable = next((self.variables[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.variables), None)
         if variable is not None:
             self.problems.append(Problem("environment", None, None, variable, message, hint))
@@ -59,12 +62,23 @@ class Report:
         self.problems.append(Problem("environment", None, None, redact_url(name), message, hint))
 
     def validate(self, model: type[Table], data: object, path: KeyPath) -> Table | None:
-        """The table as its model, or None where it breaks the model's rules; these are noted."""
+        """The table as its model, without the keys that break the model's rules, which are noted; None if it cannot be.
+
+        So what is wrong beyond types is found in the other keys at once.
+        """
         try:
             return model.model_validate(data)
         except ValidationError as error:
-            for detail in error.errors(include_url=False, include_context=True, include_input=False):
-                self._add_detail(model, data, path, detail)
+            details = error.errors(include_url=False, include_context=True, include_input=False)
+        for detail in details:
+            self._add_detail(model, data, path, detail)
+        broken = {detail["loc"][0] for detail in details if detail["loc"]}
+        if not isinstance(data, dict) or not broken & data.keys():
+            return None
+        self._broken |= {(*path, key) for key in broken}
+        try:
+            return model.model_validate({key: value for key, value in data.items() if key not in broken})
+        except ValidationError:
             return None
 
     def raise_if_any(self) -> None:

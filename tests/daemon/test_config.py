@@ -375,6 +375,8 @@ source = "synthetic:"
     assert [problem.key for problem in problems] == [
         "RETINAD_X__Y",
         "publish.buffer_mb",
+        "publish.endpoints[0]",  # found although the table has a key of a wrong value
+        "publish.endpoints[1]",
         "model.channels",
         "model.layers",
         "camera[0].source",
@@ -452,6 +454,11 @@ def test_without_blocks_the_patch_embedding_is_what_is_published(load: Load, tmp
     assert (model.backbone_checkpoint, model.checkpoint) == (tmp_path / "dino.pth", None)
     assert not model.random_weights
     assert replace(model, network=LINGBOT_MAP.network).random_weights
+
+
+def test_what_follows_from_a_broken_key_is_not_said(refuse: Refuse) -> None:
+    problems = refuse(f'{CAMERA}[model]\nchannels = "many"\nheads = 7\nlayers = [90]\n')
+    assert sorted(problem.key for problem in problems) == ["model.channels", "model.layers"]
 
 
 def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path: Path) -> None:
