@@ -1,6 +1,7 @@
 """Runs the real service as a process, on a config made for the test, and listens to it over real sockets."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -27,10 +28,17 @@ def write_frames(folder: Path, count: int, width: int = 160, height: int = 120) 
     return paths
 
 
+def camera(name: str, source: object, **keys: object) -> str:
+    """A camera's table in the config."""
+    lines = [f'name = "{name}"', f'source = "{source}"']
+    lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+    return "[[camera]]\n" + "\n".join(lines) + "\n"
+
+
 def write_config(folder: Path, cameras: str, *, service: str = "", publish: str = "", model: str = "") -> Path:
-    """A config with a tiny model that publishes on an ipc socket in `folder`."""
-    path = folder / "config.toml"
-    path.write_text(
+    """A config with a tiny model that publishes on an ipc socket in `folder`; a reload finds the old one or the new."""
+    path, draft = folder / "config.toml", folder / "config.draft"
+    draft.write_text(
         f"""
 [service]
 log_format = "json"
@@ -56,7 +64,7 @@ history_frames = 4
 {cameras}
 """
     )
-    return path
+    return draft.replace(path)
 
 
 class ServiceProcess:
@@ -80,6 +88,15 @@ class ServiceProcess:
             if text in told[-1]:
                 return told
 
+    def told(self) -> list[str]:
+        """What systemd would have been told since it was last asked, without waiting."""
+        texts: list[str] = []
+        self.notifications.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                texts.append(self.notifications.recv(4096).decode())
+        return texts
+
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = 10.0) -> tuple[int, float]:
         """Exit code, and the seconds that it took."""
         started = time.monotonic()
@@ -89,19 +106,23 @@ class ServiceProcess:
 
 @contextlib.contextmanager
 def running(
-    config: Path, *, watchdog_s: float | None = None, env: dict[str, str] | None = None
+    config: Path,
+    *,
+    watchdog_s: float | None = None,
+    env: dict[str, str] | None = None,
+    program: Sequence[str] = ("-m", "retinad.daemon.cli"),
 ) -> Iterator[ServiceProcess]:
     """Start the service with a NOTIFY_SOCKET; kill it in the end if it still runs."""
     folder = config.parent
     address = str(folder / "notify.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
         notifications.bind(address)
-        environment = os.environ | {"NOTIFY_SOCKET": address, "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"NOTIFY_SOCKET": address, "OMP_NUM_THREADS": "1"} | (env or {})
         if watchdog_s is not None:
             environment["WATCHDOG_USEC"] = str(int(watchdog_s * 1e6))
         log = folder / "log.jsonl"
         with log.open("wb") as sink:
-            command = [sys.executable, "-m", "retinad.daemon.cli", "run", "--config", str(config)]
+            command = [sys.executable, *program, "run", "--config", str(config)]
             process = subprocess.Popen(command, stdout=sink, stderr=sink, env=environment)
         try:
             yield ServiceProcess(process, log, notifications)

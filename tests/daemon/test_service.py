@@ -17,15 +17,18 @@ from retinad.daemon.config import load_config
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.frames import Features, Frame, FrameStamp
 
-from .service_rig import ServiceProcess, processes_of, receive_until, running, subscriber, write_config, write_frames
+from .service_rig import (
+    ServiceProcess,
+    camera,
+    processes_of,
+    receive_until,
+    running,
+    subscriber,
+    write_config,
+    write_frames,
+)
 
 FRAMES = Path(__file__).parents[3] / "shared" / "frames"
-
-
-def camera(name: str, source: object, **keys: object) -> str:
-    lines = [f'name = "{name}"', f'source = "{source}"']
-    lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
-    return "[[camera]]\n" + "\n".join(lines) + "\n"
 
 
 def is_end(record: Record) -> bool:
