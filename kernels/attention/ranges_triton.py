@@ -1,0 +1,102 @@
+"""The Triton kernel of `attend_ranges`, in a file of its own so that importing the wrapper needs no triton."""
+
+# Triton's arguments have no Python types: a pointer is whatever the launcher passes.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from .checks import AttentionShape
+
+BLOCK_P, BLOCK_N, NUM_WARPS, NUM_STAGES = 64, 128, 4, 3
+
+
+def launch_ranges(
+    shape: AttentionShape, query: torch.Tensor, memory: torch.Tensor, ranges: torch.Tensor, out: torch.Tensor
+) -> None:
+    """Write `out` for checked arguments."""
+    programs = triton.cdiv(shape.P, BLOCK_P) * shape.H * shape.S
+    if programs == 0:
+        return
+    ranges_kernel[(programs,)](
+        query, memory, ranges, out,
+        shape.D**-0.5 / math.log(2), shape.P,
+        query.stride(0), query.stride(1), memory.stride(0), out.stride(0), out.stride(1),
+        shape.H, shape.D, shape.R, BLOCK_P, BLOCK_N, dot_dtype(query),
+        num_warps=NUM_WARPS, num_stages=NUM_STAGES,
+    )  # fmt: skip
+
+
+def dot_dtype(query: torch.Tensor) -> tl.dtype:
+    """What matrix products take: the query's dtype, or float32 in the interpreter, which has no bfloat16 products."""
+    if query.device.type == "cpu":
+        return tl.float32
+    return {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[query.dtype]
+
+
+@triton.jit(do_not_specialize=["P"])
+def ranges_kernel(
+    query_ptr, memory_ptr, ranges_ptr, out_ptr,
+    scale, P,
+    stride_qs, stride_qp, stride_values, stride_os, stride_op,
+    H: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0).to(tl.int64)
+    blocks_p = tl.cdiv(P, BLOCK_P)
+    offs_p = pid % blocks_p * BLOCK_P + tl.arange(0, BLOCK_P)
+    h, s = pid // blocks_p % H, pid // (blocks_p * H)
+    offs_d = tl.arange(0, D)
+    mask_p = offs_p[:, None] < P
+    query_ptrs = query_ptr + s * stride_qs + offs_p[:, None] * stride_qp + h * D + offs_d[None, :]
+    query = tl.load(query_ptrs, mask=mask_p, other=0.0).to(DOT)
+    key_ptr = memory_ptr + h * D
+    value_ptr = key_ptr + stride_values
+
+    top = tl.full([BLOCK_P], -float("inf"), tl.float32)
+    total = tl.zeros([BLOCK_P], tl.float32)
+    acc = tl.zeros([BLOCK_P, D], tl.float32)
+    for r in range(R):
+        first = tl.load(ranges_ptr + (s * R + r) * 2).to(tl.int64)
+        stop = tl.load(ranges_ptr + (s * R + r) * 2 + 1).to(tl.int64)
+        whole = first + tl.maximum(stop - first, 0) // BLOCK_N * BLOCK_N
+        for n in range(first, whole, BLOCK_N):
+            top, total, acc = attend_block(
+                query, key_ptr, value_ptr, n, stop, top, total, acc, scale, H * D, D, BLOCK_N, DOT, False
+            )
+        if whole < stop:
+            top, total, acc = attend_block(
+                query, key_ptr, value_ptr, whole, stop, top, total, acc, scale, H * D, D, BLOCK_N, DOT, True
+            )
+    acc /= tl.where(total > 0, total, 1.0)[:, None]  # a sight without places: zeros
+    out_ptrs = out_ptr + s * stride_os + offs_p[:, None] * stride_op + h * D + offs_d[None, :]
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask_p)
+
+
+@triton.jit
+def attend_block(
+    query, key_ptr, value_ptr, n, stop, top, total, acc, scale,
+    stride_n: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, DOT: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    # One block of places, those from `stop` on masked: they are not even loaded, for what is there may be NaN.
+    offs_n, offs_d = tl.arange(0, BLOCK_N), tl.arange(0, D)
+    offs = offs_n[:, None] * stride_n + offs_d[None, :]
+    if MASKED:
+        mask_n = n + offs_n < stop
+        key = tl.load(key_ptr + n * stride_n + offs, mask=mask_n[:, None], other=0.0)
+        value = tl.load(value_ptr + n * stride_n + offs, mask=mask_n[:, None], other=0.0)
+    else:
+        key = tl.load(key_ptr + n * stride_n + offs)
+        value = tl.load(value_ptr + n * stride_n + offs)
+    score = tl.dot(query, key.to(DOT).T) * scale
+    if MASKED:
+        score = tl.where(mask_n[None, :], score, -float("inf"))
+    grown = tl.maximum(top, tl.max(score, 1))
+    weight = tl.exp2(score - grown[:, None])
+    shrink = tl.exp2(top - grown)
+    total = total * shrink + tl.sum(weight, 1)
+    acc = tl.dot(weight.to(DOT), value.to(DOT), acc * shrink[:, None])
+    return grown, total, acc
