@@ -5,11 +5,11 @@ from pathlib import Path
 
 import structlog
 
-from retinad.pipeline.cache.state_file import PARTIAL
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import AdmissionError, StateError
 from retinad.pipeline.frames import Size
+from retinad.pipeline.whole_file import PARTIAL
 from retinad.pipeline.worker import Worker
 
 _log = structlog.get_logger("retinad")

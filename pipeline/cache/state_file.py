@@ -1,27 +1,23 @@
 """A memory as a safetensors file: written piece by piece, so that it can be given up, and there whole or not at all."""
 
-import json
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import StateError
+from ..tensor_file import Entry, dtype_name, tensor_bytes, write_tensor_file
+from ..whole_file import PRIVATE
 
 PIECE_BYTES = 16 << 20
 """What is copied from the device and brought to the disk at once: writing ends at most one piece after its deadline."""
 
-PARTIAL = ".partial"
-"""What the name of a file ends in while it is written."""
-
 _KEY = "retinad"
-_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8"}
 
 NamedTensors = Sequence[tuple[str, Tensor]]
 
@@ -32,18 +28,18 @@ def write_state_file(path: Path, header: str, tensors: NamedTensors, deadline_s:
     Args:
         path: where; the folder exists.
         header: text that is kept with the tensors.
-        tensors: names and values, float32, float16, bfloat16 or uint8, on any device.
+        tensors: names and values, on any device.
         deadline_s: `time.monotonic()` at which to give up, or None.
 
     Raises:
         StateError: it cannot be written, or not by then. What stood at `path` still does; nothing is left beside it.
     """
-    partial = path.with_name(path.name + PARTIAL)
+    entries = [
+        Entry(name, dtype_name(tensor.dtype), tuple(tensor.shape), _timely(tensor, deadline_s))
+        for name, tensor in tensors
+    ]
     try:
-        with _created(partial) as file:
-            _write(file, header, tensors, deadline_s)
-        os.replace(partial, path)
-        _sync_folder(path.parent)
+        write_tensor_file(path, {_KEY: header}, entries, mode=PRIVATE, sync_each=True)
     except OSError as error:
         raise StateError(f"{path}: {error.strerror or error}") from error
 
@@ -99,8 +95,8 @@ class StateFile:
             raise StateError(f"{self._path} has no tensor {name}")
         part = self._file.get_slice(name)
         found = part.get_dtype(), part.get_shape()
-        if found != (_NAMES[dtype], list(shape)):
-            raise StateError(f"{self._path}: {name} is {found}, expected {(_NAMES[dtype], list(shape))}")
+        if found != (dtype_name(dtype), list(shape)):
+            raise StateError(f"{self._path}: {name} is {found}, expected {(dtype_name(dtype), list(shape))}")
 
 
 @contextmanager
@@ -119,31 +115,11 @@ def open_state_file(path: Path) -> Iterator[StateFile]:
         raise StateError(f"{path} cannot be read: {error}") from error
 
 
-def _write(file: BinaryIO, header: str, tensors: NamedTensors, deadline_s: float | None) -> None:
-    file.write(_preamble(header, tensors))
-    for _, tensor in tensors:
-        for piece in _pieces(tensor):
-            if deadline_s is not None and time.monotonic() >= deadline_s:
-                raise StateError("there was no time to write it")
-            file.write(piece.contiguous().cpu().view(torch.uint8).numpy().data)
-            file.flush()
-            # Piece by piece: else a slow disk makes the last one wait for all.
-            os.fdatasync(file.fileno())
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _preamble(header: str, tensors: NamedTensors) -> bytes:
-    # https://huggingface.co/docs/safetensors: the length of a JSON text, that text, then the tensors without holes.
-    entries: dict[str, object] = {"__metadata__": {_KEY: header}}
-    begin = 0
-    for name, tensor in tensors:
-        end = begin + tensor.numel() * tensor.itemsize
-        entries[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+def _timely(tensor: Tensor, deadline_s: float | None) -> Iterator[memoryview]:
+    for piece in _pieces(tensor):
+        if deadline_s is not None and time.monotonic() >= deadline_s:
+            raise StateError("there was no time to write it")
+        yield tensor_bytes(piece)
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
@@ -156,24 +132,3 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
         rows = max(1, len(tensor) * PIECE_BYTES // size)
         for begin in range(0, len(tensor), rows):
             yield from _pieces(tensor[begin : begin + rows])
-
-
-@contextmanager
-def _created(path: Path) -> Iterator[BinaryIO]:
-    # Unlike a name of its own for each try, this one leaves at most one file where a process is killed.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with open(descriptor, "wb") as file:
-            yield file
-    except BaseException:
-        with suppress(OSError):
-            path.unlink()
-        raise
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
