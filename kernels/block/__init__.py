@@ -1,0 +1,9 @@
+"""What a transformer block does between its matrix products and its attention, each in one pass over memory.
+
+Nothing is allocated and nothing read back: the caller gives every output, and numbers that change from step to step are
+read from tensors on the device, so that a whole step can be captured in a CUDA graph.
+"""
+
+from .sums import add, add_norm, norm
+
+__all__ = ["add", "add_norm", "norm"]
