@@ -69,7 +69,7 @@ class Announcer:
             state=status.state,
             reason=_reason(status),
             attempt=status.attempt,
-            next_try_s=status.next_try_in_s,
+            next_try_s=status.next_try_s,
             stream_epoch=status.stream_epoch,
             fps=round(status.fps, 2),
             source_size=status.size,
@@ -119,8 +119,8 @@ def described(status: CameraStatus) -> dict[str, object]:
     """What a log line says of a camera's state, beyond the state."""
     parts: dict[str, object] = {
         "reason": _reason(status),
-        "failures_in_a_row": status.attempt or None,
-        "next_try_in_s": None if status.next_try_in_s is None else round(status.next_try_in_s, 1),
+        "attempt": status.attempt or None,
+        "next_try_s": None if status.next_try_s is None else round(status.next_try_s, 1),
         "stream_epoch": status.stream_epoch,
         "size": status.size and "{}x{}".format(*status.size),
     }

@@ -50,7 +50,7 @@ async def probe_cameras(cameras: Sequence[CameraConfig]) -> list[CameraFinding]:
 
 def _describe(outcome: SourceInfo | SourceError) -> Iterator[str]:
     if isinstance(outcome, SourceError):
-        yield f"{outcome.kind}: {outcome}"
+        yield f"{outcome.fault}: {outcome}"
         return
     words = [f"{outcome.width}x{outcome.height}"]
     if outcome.fps:

@@ -1,7 +1,7 @@
 """The pipeline's own errors: third-party errors are translated to these once, at the file that owns the library.
 
 PipelineError
-├── SourceError     a camera source cannot be opened or read; `kind` says what sort of failure it is
+├── SourceError     a camera source cannot be opened or read; `fault` says what sort of failure it is
 ├── ModelError      a model, checkpoint or device cannot be used as configured
 │   ├── AdmissionError  there is no room for one stream more: the others go on
 │   └── DeviceError     the device itself failed: the process must not go on with it
@@ -41,9 +41,9 @@ class SourceFault(StrEnum):
 class SourceError(PipelineError):
     """A camera source cannot be opened or read."""
 
-    def __init__(self, kind: SourceFault, message: str) -> None:
+    def __init__(self, fault: SourceFault, message: str) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.fault = fault
 
 
 class ModelError(PipelineError):

@@ -49,7 +49,7 @@ class CameraStatus:
         fault: what sort of failure it is, in the states stalled, backoff and failed.
         reason: the failure in words; or, of an ended source, what was odd about its end.
         attempt: failures in a row.
-        next_try_in_s: seconds until the next try in the state backoff, else None.
+        next_try_s: seconds until the next try in the state backoff, else None.
         stream_epoch: number of the last connection, or None before the first.
         size: width and height of the last frame in pixels, or None before the first.
         fps: frames a second as measured, 0 where none come.
@@ -63,7 +63,7 @@ class CameraStatus:
     fault: SourceFault | None = None
     reason: str | None = None
     attempt: int = 0
-    next_try_in_s: float | None = None
+    next_try_s: float | None = None
     stream_epoch: int | None = None
     size: Size | None = None
     fps: float = 0.0
@@ -134,7 +134,7 @@ class Camera:
             fault=self._fault,
             reason=self._reason,
             attempt=self._attempt,
-            next_try_in_s=left_s,
+            next_try_s=left_s,
             stream_epoch=self._epoch,
             size=self._size,
             fps=self._rate.fps,
@@ -154,7 +154,7 @@ class Camera:
                 reason = await self._play()
             except SourceError as exc:
                 if not self._config.retry:
-                    return self._enter(CameraState.FAILED, exc.kind, str(exc))
+                    return self._enter(CameraState.FAILED, exc.fault, str(exc))
                 await self._back_off(exc)
             else:
                 return self._enter(CameraState.ENDED, reason=reason)
@@ -238,11 +238,11 @@ class Camera:
             self._attempt = 0
         self._running_since = None
         self._attempt += 1
-        if exc.kind is SourceFault.STALLED:
-            self._enter(CameraState.STALLED, exc.kind, str(exc))
-        delay_s = self._backoff.delay_s(self._attempt, exc.kind.permanent, self._jitter)
+        if exc.fault is SourceFault.STALLED:
+            self._enter(CameraState.STALLED, exc.fault, str(exc))
+        delay_s = self._backoff.delay_s(self._attempt, exc.fault.permanent, self._jitter)
         self._next_try_at = self._clock() + delay_s
-        self._enter(CameraState.BACKOFF, exc.kind, str(exc))
+        self._enter(CameraState.BACKOFF, exc.fault, str(exc))
         await anyio.sleep(delay_s)
         self._next_try_at = None
 

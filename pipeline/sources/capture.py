@@ -221,7 +221,7 @@ async def open_capture(config: CameraConfig, on_log: OnLog = ignore_log) -> Asyn
         on_log: told each line that the process and its libraries print, without secrets.
 
     Raises:
-        SourceError: the source cannot be opened; `kind` and message say why and what to do.
+        SourceError: the source cannot be opened; `fault` and message say why and what to do.
     """
     try:
         process = CaptureProcess(config.name)

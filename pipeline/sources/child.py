@@ -194,7 +194,7 @@ def _serve(link: Link) -> None:
             link.await_rewind()
     except SourceError as exc:
         guess = exc.guess if isinstance(exc, RefusedError) else None
-        link.send(Failed(exc.kind, mask(str(exc), link.config.source), guess))
+        link.send(Failed(exc.fault, mask(str(exc), link.config.source), guess))
 
 
 def _die_with_parent() -> None:

@@ -31,8 +31,8 @@ class RefusedError(SourceError):
         guess: the most likely reason, should nothing better be found.
     """
 
-    def __init__(self, kind: SourceFault, message: str, guess: str) -> None:
-        super().__init__(kind, message)
+    def __init__(self, fault: SourceFault, message: str, guess: str) -> None:
+        super().__init__(fault, message)
         self.guess = guess
 
 

@@ -47,7 +47,7 @@ async def test_network_failures_are_told_apart(serve: Serve, scheme: str, handle
     server = serve(handler)
     url = f"{scheme}://admin:s3cret@127.0.0.1:{server.port}/x?password=s3cret2"
     error = await failure(live(url, connect_timeout_s=0.7, stall_timeout_s=0.7))
-    assert error.kind is fault, str(error)
+    assert error.fault is fault, str(error)
     assert "s3cret" not in str(error)
 
 
@@ -55,7 +55,7 @@ async def test_a_closed_port_is_refused(serve: Serve) -> None:
     server = serve(silent)
     server.stop()
     error = await failure(live(f"rtsp://127.0.0.1:{server.port}/x"))
-    assert error.kind is SourceFault.REFUSED
+    assert error.fault is SourceFault.REFUSED
     assert "nothing listens" in str(error)
 
 
@@ -75,14 +75,14 @@ async def test_wrong_files_have_different_messages(tmp_path: Path) -> None:
         ("audio.wav", SourceFault.UNREADABLE),
     ):
         error = await failure(lossless(tmp_path / name))
-        assert error.kind is fault
+        assert error.fault is fault
         messages.add(str(error).replace(name, ""))
     assert len(messages) == 5, messages
 
 
 async def test_a_missing_device_names_what_to_do() -> None:
     error = await failure(live("/dev/video-that-is-not-there"))
-    assert error.kind is SourceFault.MISSING
+    assert error.fault is SourceFault.MISSING
 
 
 async def test_probe_says_what_is_there(make_folder: Callable[..., Path], serve: Serve) -> None:
@@ -91,7 +91,7 @@ async def test_probe_says_what_is_there(make_folder: Callable[..., Path], serve:
     assert (found.width, found.height, found.frame_count) == (320, 240, 2)
     missing = await probe(live("/nothere"))
     assert isinstance(missing, SourceError)
-    assert missing.kind is SourceFault.MISSING
+    assert missing.fault is SourceFault.MISSING
     server = serve(silent)
     start = time.monotonic()
     dead = await probe(live(f"rtsp://127.0.0.1:{server.port}/x", connect_timeout_s=0.5))

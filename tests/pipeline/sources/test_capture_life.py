@@ -57,7 +57,7 @@ async def test_a_killed_child_is_a_crash() -> None:
         os.kill(capture.pid, signal.SIGKILL)
         with pytest.raises(SourceError, match="SIGKILL") as caught:
             await count(capture)
-    assert caught.value.kind is SourceFault.CRASHED
+    assert caught.value.fault is SourceFault.CRASHED
 
 
 async def test_the_body_s_own_error_comes_through_as_it_is() -> None:
@@ -105,7 +105,7 @@ async def test_no_descriptor_left_is_a_source_error(monkeypatch: pytest.MonkeyPa
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "pidfd_open", refuse)
     error = await failure(live("synthetic:"))
-    assert (error.kind, "Too many open files" in str(error)) == (SourceFault.CRASHED, True)
+    assert (error.fault, "Too many open files" in str(error)) == (SourceFault.CRASHED, True)
     assert len(os.listdir("/proc/self/fd")) <= before
 
 

@@ -79,7 +79,7 @@ def test_a_device_that_stops_says_whether_it_is_still_there(path: str, fault: So
     assert opened.grab() is not None
     with pytest.raises(SourceError) as caught:
         opened.grab()
-    assert caught.value.kind is fault
+    assert caught.value.fault is fault
 
 
 def test_links_are_followed_anew_and_the_backend_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_links_are_followed_anew_and_the_backend_is_named(tmp_path: Path, monkey
 def test_a_missing_device_is_missing() -> None:
     with pytest.raises(SourceError, match="there is no device /dev/video77") as caught:
         check_device("/dev/video77", "/dev/video77")
-    assert caught.value.kind is SourceFault.MISSING
+    assert caught.value.fault is SourceFault.MISSING
 
 
 def test_a_forbidden_device_names_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,4 +111,4 @@ def test_a_forbidden_device_names_the_group(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(SourceError, match="group video") as caught:
         check_device("/dev/video0", "/dev/video0")
-    assert caught.value.kind is SourceFault.PERMISSION
+    assert caught.value.fault is SourceFault.PERMISSION

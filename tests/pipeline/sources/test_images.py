@@ -176,7 +176,7 @@ def test_five_wrong_paths_have_five_messages(tmp_path: Path) -> None:
         path = str(tmp_path / name)
         with pytest.raises(SourceError) as caught:
             open_path(path, lossless(path))
-        assert caught.value.kind is fault
+        assert caught.value.fault is fault
         assert path in str(caught.value)
         messages.add(str(caught.value).replace(path, ""))
     assert len(messages) == 6

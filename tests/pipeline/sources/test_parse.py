@@ -50,7 +50,7 @@ def test_sources_are_read(text: str, expected: SourceSpec) -> None:
 def test_wrong_sources_say_what_is_wrong(text: str, words: str) -> None:
     with pytest.raises(SourceError, match=words) as caught:
         parse_source(text)
-    assert caught.value.kind is SourceFault.UNREADABLE
+    assert caught.value.fault is SourceFault.UNREADABLE
 
 
 def test_errors_and_values_hold_no_password() -> None:
