@@ -33,6 +33,7 @@ unit: $(VENV)/dev-$(STATE)
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/dev-$(STATE)
+	$(BIN)/retinad bench
 	$(BIN)/python tests/benchmarks/pipeline.py
 	$(BIN)/python tests/benchmarks/publish.py
 

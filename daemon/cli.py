@@ -8,10 +8,11 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -85,7 +86,7 @@ def make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,  # its tracebacks show local variables, and these may hold secrets
     )
-    for command in (run, check, cameras, config, subscribe, schema, version):
+    for command in (run, check, cameras, config, subscribe, bench, schema, version):
         app.command()(command)
     app.callback()(options)
     return app
@@ -182,6 +183,38 @@ def subscribe(
     raise typer.Exit(code)
 
 
+def bench(
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="Whose model and streams.")] = None,
+    cameras: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="Synthetic cameras.")] = 1,
+    steps: Annotated[int, typer.Option(metavar="N", min=2, help="Steps to measure.")] = 200,
+    preset: Annotated[str | None, typer.Option(help="tiny or lingbot-map, in place of the config's.")] = None,
+    size: Annotated[str, typer.Option(metavar="WxH", help="Size of the cameras' pictures.")] = "1920x1080",
+    fps: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=1000, help="Of a camera; by default 30, or what the model can take."),
+    ] = None,
+    window_full: Annotated[
+        bool, typer.Option("--window-full/--no-window-full", help="Fill the streams' windows before measuring.")
+    ] = True,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all of it here.")] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Print ratios to an earlier run's --json file.")
+    ] = None,
+) -> None:
+    """Measure the model alone, and the way from a synthetic camera to a subscriber."""
+    from .bench import bench as run
+    from .bench_plan import BenchPlan, parse_size
+
+    try:
+        pictures = parse_size(size)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--size") from error
+    default = importlib.resources.files("retinad.daemon").joinpath("config.toml")
+    with importlib.resources.as_file(default) as default_path:
+        loaded = _load(config or default_path, {} if preset is None else {"RETINAD_MODEL__PRESET": preset})
+    raise typer.Exit(run(BenchPlan(loaded, cameras, pictures, steps, window_full, fps), json_file, compare))
+
+
 def schema() -> None:
     """Print the JSON Schema of the messages' headers."""
     from .schema import message_schema
@@ -215,13 +248,13 @@ def _report(error: Exception, has_log: bool) -> ExitCode:
     return ExitCode.FAULT
 
 
-def _load(path: Path) -> "ServiceConfig":
+def _load(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> "ServiceConfig":
     from retinad.pipeline.errors import ModelError
 
     from .config import ConfigError, load_config
 
     try:
-        return load_config(path)
+        return load_config(path, os.environ | dict(overrides))
     except ConfigError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(ExitCode.CONFIG) from error

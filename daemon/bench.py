@@ -1,0 +1,120 @@
+"""`retinad bench`: how fast the model and the service are here, on synthetic cameras."""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from retinad.pipeline.errors import DeviceError, ModelError, PublishError
+
+from .bench_path import Measured, measure
+from .bench_plan import BenchPlan
+from .bench_report import BenchError, BenchReport, BenchSettings, Machine, read_report, write_report
+from .bench_table import print_comparison, print_report
+from .exit_codes import ExitCode
+from .log import open_log
+from .redact import Redactor
+from .versions import find_versions
+
+
+def bench(plan: BenchPlan, json_file: Path | None, compare: Path | None) -> ExitCode:
+    """Measure and print.
+
+    Args:
+        plan: what to measure.
+        json_file: where to write it all, or None.
+        compare: a file that an earlier run wrote, whose figures to print beside these, or None.
+
+    Returns:
+        OK; UNAVAILABLE if it could not be measured, FAULT if the device failed: then standard error says why.
+    """
+    console = Console(highlight=False)
+    try:
+        before = None if compare is None else read_report(compare)
+        report = run_bench(plan)
+        print_report(report, console)
+        if before is not None:
+            print_comparison(before, report, console)
+        if json_file is not None:
+            write_report(report, json_file)
+    except DeviceError as error:
+        return _fail(f"the device failed: {error}", ExitCode.FAULT)
+    except (BenchError, ModelError, PublishError) as error:
+        return _fail(str(error), ExitCode.UNAVAILABLE)
+    return ExitCode.OK
+
+
+def run_bench(plan: BenchPlan) -> BenchReport:
+    """Measure the engine alone and the whole path. Warnings go to standard error.
+
+    Raises:
+        BenchError: the run was interrupted, or gave nothing to measure.
+        ModelError, DeviceError, PublishError: as from `serve`.
+    """
+    with open_log(Redactor()) as log, tempfile.TemporaryDirectory(prefix="retinad-bench-") as folder:
+        log.configure("warning", "console")
+        config = plan.service(Path(folder))
+        measured = measure(plan, config)
+    return BenchReport(_settings(plan, measured), _machine(measured), measured.engine, measured.path)
+
+
+def _fail(reason: str, code: ExitCode) -> ExitCode:
+    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"retinad: {reason}")
+    return code
+
+
+def _settings(plan: BenchPlan, measured: Measured) -> BenchSettings:
+    model, stream, output = plan.config.model, plan.stream, plan.config.model.output
+    return BenchSettings(
+        model=model.name,
+        weights=measured.model.weights,
+        device=model.device,
+        dtype=model.dtype,
+        attention=measured.model.attention,
+        mixers=measured.model.mixers,
+        image_width=model.image_width,
+        layers=output.layers,
+        tokens=tuple(output.tokens),
+        output_dtype=output.dtype,
+        max_batch=model.max_batch,
+        cameras=plan.cameras,
+        size=plan.size,
+        steps=plan.steps,
+        window_full=plan.window_full,
+        scale_frames=stream.scale_frames,
+        window=stream.window,
+        keyframe_interval=stream.keyframe_interval,
+        history_frames=stream.history_frames,
+        epoch_frames=stream.epoch_frames,
+        fps=plan.fps,
+    )
+
+
+def _machine(measured: Measured) -> Machine:
+    on_gpu = measured.model.device.startswith("cuda")
+    return Machine(
+        versions=find_versions(),
+        cpu=_cpu(),
+        cores=len(os.sched_getaffinity(0)),
+        gpu=torch.cuda.get_device_name(measured.model.device) if on_gpu else None,
+        driver=_driver() if on_gpu else None,
+    )
+
+
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else os.uname().machine
+
+
+def _driver() -> str:
+    """NVIDIA's own number of it, which torch does not tell."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return found[0] if found else "unknown"

@@ -1,0 +1,108 @@
+"""What `retinad bench` will do, worked out from the config and the command line before anything runs."""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from retinad.pipeline.config import CameraConfig, CaptureMode, StreamConfig
+from retinad.pipeline.frames import Size
+from retinad.pipeline.sources.parse import SyntheticSpec
+
+from .config import ServiceConfig
+
+LIVE_FPS = 30.0
+"""What a live camera gives."""
+
+MARGIN = 0.8
+"""Share of what the engine can do that the cameras of the whole path ask of it, where that is less than `LIVE_FPS`."""
+
+_SMALLEST, _LARGEST = 8, 8192
+"""Of the sides of a synthetic picture."""
+
+
+def parse_size(text: str) -> Size:
+    """`1920x1080` as a width and a height.
+
+    Raises:
+        ValueError: it is no such text, or a side is too short or too long.
+    """
+    numbers = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text, re.ASCII)
+    size = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+    if not all(_SMALLEST <= side <= _LARGEST for side in size):
+        raise ValueError(f"expected a size such as 1920x1080, with sides of {_SMALLEST} to {_LARGEST}, got {text!r}")
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """What to measure.
+
+    Attributes:
+        config: the service's config; its first camera says what a stream remembers and how pictures are fitted.
+        cameras: streams, at least 1.
+        size: width and height of their pictures.
+        steps: steps to measure, at least 2.
+        window_full: whether to fill the streams' windows first.
+        fps: frames a second of each camera, or None for what the engine allows.
+    """
+
+    config: ServiceConfig
+    cameras: int
+    size: Size
+    steps: int
+    window_full: bool = True
+    fps: float | None = None
+
+    @property
+    def stream(self) -> StreamConfig:
+        """What each stream remembers."""
+        return self.config.cameras[0].stream
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The cameras' names."""
+        return tuple(f"bench{number}" for number in range(self.cameras))
+
+    @property
+    def fill_steps(self) -> int:
+        """Frames of each stream before anything is measured: its first block, or all that its window holds."""
+        stream = self.stream
+        if not self.config.model.memory_layers:
+            return 1
+        if not self.window_full:
+            return stream.scale_frames
+        frames = stream.scale_frames + stream.window * stream.keyframe_interval
+        return min(frames, stream.epoch_frames) if stream.epoch_frames else frames
+
+    def rate(self, step_s: float) -> float:
+        """Frames a second of each camera, where a step with a frame of each takes `step_s` seconds."""
+        return self.fps or min(LIVE_FPS, MARGIN / step_s)
+
+    def spec(self, fps: float, seed: int) -> SyntheticSpec:
+        """The scene of one camera."""
+        width, height = self.size
+        return SyntheticSpec(width=width, height=height, fps=fps, seed=seed, frames=self.fill_steps + self.steps)
+
+    def service(self, folder: Path) -> ServiceConfig:
+        """The whole path's service: the config's model and queues, the plan's cameras, a socket in `folder`."""
+        first = self.config.cameras[0]
+        cameras = tuple(
+            CameraConfig(
+                name,
+                source="synthetic:",
+                mode=CaptureMode.LIVE,
+                resize=first.resize,
+                queue_frames=first.queue_frames,
+                stream=first.stream,
+            )
+            for name in self.names
+        )
+        return replace(
+            self.config,
+            keep_state=False,
+            runtime_dir=folder,
+            exit_when_done=True,
+            publish=replace(self.config.publish, endpoints=(f"ipc://{folder}/bench.sock",), curve=None),
+            model=replace(self.config.model, max_streams=max(self.config.model.max_streams, self.cameras)),
+            cameras=cameras,
+        )
