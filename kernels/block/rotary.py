@@ -1,0 +1,162 @@
+"""Everything between the projection to queries, keys and values and their attention: norm, rotation, and the memory."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..kda.backend import runs_triton
+from .checks import FLOAT32, FLOATS, expect
+
+FLOAT8 = torch.float8_e4m3fn
+FLOAT8_MAX = 448.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """LayerNorm over the D numbers of a head, one for queries and one for keys; weights and biases float32 [D]."""
+
+    query_weight: Tensor
+    query_bias: Tensor
+    key_weight: Tensor
+    key_bias: Tensor
+    eps: float = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryTables:
+    """By what angle each pair of numbers of a head is turned.
+
+    Attributes:
+        cos, sin: float32 [F, P, D / 2], or [1, P, D / 2] shared by all frames.
+        pairs: pair i is numbers 2i and 2i + 1. If not, D splits into two halves and each half into two quarters; pair i
+            is number i of the first quarter and of the second for i < D / 4, then of the third and of the fourth.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    pairs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Where a layer's keys and values go.
+
+    Attributes:
+        memory: keys and values [2, T, H, D], in the dtype of the projection or in float8_e4m3fn; mutated.
+        places: int64 [F] on the device; token p of frame f goes to place places[f] + p. What falls outside [0, T) is
+            not written, so a negative place of at least P leaves a frame out.
+    """
+
+    memory: Tensor
+    places: Tensor
+
+
+def qk_norm_rope(
+    packed: Tensor,
+    norm: HeadNorm | None,
+    tables: RotaryTables | None,
+    *,
+    query: Tensor | None = None,
+    append: Append | None = None,
+) -> None:
+    """Normalise and rotate queries and keys, in float32, and put them where attention reads them.
+
+    Args:
+        packed: queries, keys and values [F, P, 3, H, D], contiguous, bfloat16, float16 or float32; mutated. Queries are
+            rewritten in place unless `query` is given, keys unless `append` is; values stay.
+        norm: before the rotation; None: none.
+        tables: the rotation; None: none.
+        query: contiguous [F, P, H, D] of packed's dtype, written whole.
+        append: where keys and values go; numbers beyond float8's largest, 448, become that. Spans of frames must not
+            overlap.
+
+    Raises:
+        ValueError: an argument has another shape, dtype, layout or device, or is empty, or there is nothing to do.
+    """
+    _check(packed, norm, tables, query, append)
+    if not runs_triton(packed.device):
+        qk_norm_rope_reference(packed, norm, tables, query=query, append=append)
+        return
+
+    from .rotary_triton import launch_qk_norm_rope
+
+    launch_qk_norm_rope(packed, norm, tables, query, append)
+
+
+def qk_norm_rope_reference(
+    packed: Tensor,
+    norm: HeadNorm | None,
+    tables: RotaryTables | None,
+    *,
+    query: Tensor | None = None,
+    append: Append | None = None,
+) -> None:
+    """The same in plain PyTorch; it reads `places` back."""
+    queries, keys, values = packed.unbind(2)
+    new_queries, new_keys = queries.float(), keys.float()
+    if norm is not None:
+        D = packed.shape[-1]
+        new_queries = functional.layer_norm(new_queries, (D,), norm.query_weight, norm.query_bias, norm.eps)
+        new_keys = functional.layer_norm(new_keys, (D,), norm.key_weight, norm.key_bias, norm.eps)
+    if tables is not None:
+        new_queries, new_keys = _rotated(new_queries, tables), _rotated(new_keys, tables)
+    (queries if query is None else query).copy_(new_queries)
+    if append is None:
+        keys.copy_(new_keys)
+    else:
+        _append(append, new_keys, values)
+
+
+def _rotated(tokens: Tensor, tables: RotaryTables) -> Tensor:
+    # The two numbers of a pair last: [F, P, H, D / 2, 2], or [F, P, H, 2, D / 4, 2].
+    shape = tokens.shape[:-1]
+    split = tokens.reshape(*shape, -1, 2) if tables.pairs else tokens.reshape(*shape, 2, 2, -1).mT
+    a, b = split.flatten(3, -2).unbind(-1)
+    cos, sin = tables.cos.unsqueeze(2), tables.sin.unsqueeze(2)
+    turned = torch.stack((a * cos - b * sin, b * cos + a * sin), -1)
+    return (turned if tables.pairs else turned.reshape(split.shape).mT).flatten(3)
+
+
+def _append(append: Append, keys: Tensor, values: Tensor) -> None:
+    T, P = append.memory.shape[1], keys.shape[1]
+    for f, place in enumerate(append.places.tolist()):
+        first, end = max(0, -place), min(P, T - place)
+        if first < end:
+            for target, source in zip(append.memory, (keys[f], values[f]), strict=True):
+                target[place + first : place + end] = _fitting(source[first:end], target.dtype)
+
+
+def _fitting(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return (values.clamp(-FLOAT8_MAX, FLOAT8_MAX) if dtype == FLOAT8 else values).to(dtype)
+
+
+def _check(
+    packed: Tensor,
+    norm: HeadNorm | None,
+    tables: RotaryTables | None,
+    query: Tensor | None,
+    append: Append | None,
+) -> None:
+    if packed.dim() != 5 or packed.shape[2] != 3:
+        raise ValueError(f"packed: expected [F, P, 3, H, D], got {list(packed.shape)}")
+    expect("packed", packed, tuple(packed.shape), FLOATS, packed)
+    F, P, _, H, D = packed.shape
+    if norm is None and tables is None and query is None and append is None:
+        raise ValueError("expected a norm, a rotation or a place to go, got none of them: nothing to do")
+    if norm is not None:
+        for name in ("query_weight", "query_bias", "key_weight", "key_bias"):
+            expect(name, getattr(norm, name), (D,), FLOAT32, packed)
+    if tables is not None:
+        if D % (2 if tables.pairs else 4):
+            raise ValueError(f"packed: expected D to be a multiple of {2 if tables.pairs else 4}, got {D}")
+        frames = 1 if tables.cos.shape[:1] == (1,) else F
+        expect("cos", tables.cos, (frames, P, D // 2), FLOAT32, packed)
+        expect("sin", tables.sin, (frames, P, D // 2), FLOAT32, packed)
+    if query is not None:
+        expect("query", query, (F, P, H, D), (packed.dtype,), packed)
+    if append is not None:
+        T = append.memory.shape[1] if append.memory.dim() == 4 else 0
+        expect("memory", append.memory, (2, T, H, D), (packed.dtype, FLOAT8), packed)
+        expect("places", append.places, (F,), (torch.int64,), packed)

@@ -1,0 +1,134 @@
+"""The Triton kernel of `qk_norm_rope`, in a file of its own so that importing the wrapper needs no triton."""
+
+# Triton's arguments have no Python types: a pointer is whatever the launcher passes.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .rotary import FLOAT8, FLOAT8_MAX, Append, HeadNorm, RotaryTables
+
+WARP_NUMBERS = 256  # of one token's queries
+
+
+def launch_qk_norm_rope(
+    packed: Tensor, norm: HeadNorm | None, tables: RotaryTables | None, query: Tensor | None, append: Append | None
+) -> None:
+    """One program a token, all its heads; for checked arguments."""
+    F, P, _, H, D = packed.shape
+    weights = (None,) * 4 if norm is None else (norm.query_weight, norm.query_bias, norm.key_weight, norm.key_bias)
+    cos, sin, pairs = (None, None, True) if tables is None else (tables.cos, tables.sin, tables.pairs)
+    memory, places = (None, None) if append is None else (append.memory, append.places)
+    block_h, block_d = triton.next_power_of_2(H), triton.next_power_of_2(D)
+    qk_norm_rope_kernel[(F * P,)](
+        packed, *weights, cos, sin, query, memory, places,
+        P, *((0, 0) if memory is None else (memory.shape[1], memory.stride(0))),
+        0 if cos is None or len(cos) == 1 else P * (D // 2),
+        0.0 if norm is None else norm.eps, FLOAT8_MAX if _is_float8(memory) else 0.0,
+        H, D, pairs, block_h, block_d, triton.next_power_of_2(H * D),
+        num_warps=min(8, max(1, block_h * block_d // WARP_NUMBERS)),
+    )  # fmt: skip
+
+
+def _is_float8(memory: Tensor | None) -> bool:
+    return memory is not None and memory.dtype == FLOAT8
+
+
+@triton.jit
+def pair_offsets(D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Of pair i, where its first number lies in the halves layout. The second lies D / 4 further."""
+    i = tl.arange(0, BLOCK_D // 2)[None, :]
+    return i + i // (D // 4) * (D // 4)
+
+
+@triton.jit
+def load_pairs(ptr, h, H, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_D: tl.constexpr):
+    # Both numbers of every pair of heads h [BLOCK_H, 1]: two float32 [BLOCK_H, BLOCK_D / 2], 0 where there is none.
+    if PAIRS:
+        offs_d = tl.arange(0, BLOCK_D)[None, :]
+        x = tl.load(ptr + h * D + offs_d, mask=(h < H) & (offs_d < D), other=0.0).to(tl.float32)
+        a, b = tl.split(x.reshape(x.shape[0], BLOCK_D // 2, 2))
+    else:
+        ptrs = ptr + h * D + pair_offsets(D, BLOCK_D)
+        mask = (h < H) & (tl.arange(0, BLOCK_D // 2)[None, :] < D // 2)
+        a = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        b = tl.load(ptrs + D // 4, mask=mask, other=0.0).to(tl.float32)
+    return a, b
+
+
+@triton.jit
+def store_pairs(
+    ptr, a, b, h, H, keep, LARGEST: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    a, b = fitting(a, ptr, LARGEST), fitting(b, ptr, LARGEST)
+    if PAIRS:
+        offs_d = tl.arange(0, BLOCK_D)[None, :]
+        x = tl.join(a, b).reshape(a.shape[0], BLOCK_D)
+        tl.store(ptr + h * D + offs_d, x, mask=(h < H) & (offs_d < D) & keep)
+    else:
+        ptrs = ptr + h * D + pair_offsets(D, BLOCK_D)
+        mask = (h < H) & (tl.arange(0, BLOCK_D // 2)[None, :] < D // 2) & keep
+        tl.store(ptrs, a, mask=mask)
+        tl.store(ptrs + D // 4, b, mask=mask)
+
+
+@triton.jit
+def fitting(x, ptr, LARGEST: tl.constexpr):
+    if LARGEST > 0:
+        x = tl.clamp(x, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    return x.to(ptr.dtype.element_ty)
+
+
+@triton.jit
+def norm_pairs(a, b, weight_ptr, bias_ptr, eps, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_D: tl.constexpr):
+    one = tl.arange(0, 1)[:, None]
+    weight_a, weight_b = load_pairs(weight_ptr, one, 1, D, PAIRS, BLOCK_D)
+    bias_a, bias_b = load_pairs(bias_ptr, one, 1, D, PAIRS, BLOCK_D)
+    known = tl.arange(0, BLOCK_D // 2)[None, :] < D // 2
+    mean = tl.sum(a + b, 1, keep_dims=True) / D
+    a, b = tl.where(known, a - mean, 0.0), tl.where(known, b - mean, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(a * a + b * b, 1, keep_dims=True) / D + eps)
+    return a * scale * weight_a + bias_a, b * scale * weight_b + bias_b
+
+
+@triton.jit
+def qk_norm_rope_kernel(
+    packed_ptr, q_weight_ptr, q_bias_ptr, k_weight_ptr, k_bias_ptr, cos_ptr, sin_ptr,
+    query_ptr, memory_ptr, places_ptr,
+    P, T, stride_values, stride_table, eps, LARGEST: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_HD: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0).to(tl.int64)
+    f, p = n // P, n % P
+    h = tl.arange(0, BLOCK_H)[:, None]
+    q_ptr = packed_ptr + n * (3 * H * D)
+    k_ptr = q_ptr + H * D
+    q_a, q_b = load_pairs(q_ptr, h, H, D, PAIRS, BLOCK_D)  # [BLOCK_H, BLOCK_D / 2] each
+    k_a, k_b = load_pairs(k_ptr, h, H, D, PAIRS, BLOCK_D)
+    if q_weight_ptr is not None:
+        q_a, q_b = norm_pairs(q_a, q_b, q_weight_ptr, q_bias_ptr, eps, D, PAIRS, BLOCK_D)
+        k_a, k_b = norm_pairs(k_a, k_b, k_weight_ptr, k_bias_ptr, eps, D, PAIRS, BLOCK_D)
+    if cos_ptr is not None:
+        i = tl.arange(0, BLOCK_D // 2)[None, :]
+        table = f * stride_table + p * (D // 2) + i
+        cos = tl.load(cos_ptr + table, mask=i < D // 2, other=0.0)
+        sin = tl.load(sin_ptr + table, mask=i < D // 2, other=0.0)
+        q_a, q_b = q_a * cos - q_b * sin, q_b * cos + q_a * sin
+        k_a, k_b = k_a * cos - k_b * sin, k_b * cos + k_a * sin
+    if query_ptr is not None:
+        store_pairs(query_ptr + n * (H * D), q_a, q_b, h, H, True, 0.0, D, PAIRS, BLOCK_D)
+    else:
+        store_pairs(q_ptr, q_a, q_b, h, H, True, 0.0, D, PAIRS, BLOCK_D)
+    if memory_ptr is not None:
+        place = tl.load(places_ptr + f) + p
+        keep = (place >= 0) & (place < T)
+        row_ptr = memory_ptr + place * (H * D)
+        store_pairs(row_ptr, k_a, k_b, h, H, keep, LARGEST, D, PAIRS, BLOCK_D)
+        offs = tl.arange(0, BLOCK_HD)
+        v = tl.load(k_ptr + H * D + offs, mask=offs < H * D)
+        v_ptr = row_ptr + stride_values
+        tl.store(v_ptr + offs, fitting(v, v_ptr, LARGEST), mask=(offs < H * D) & keep)
+    else:
+        store_pairs(k_ptr, k_a, k_b, h, H, True, 0.0, D, PAIRS, BLOCK_D)

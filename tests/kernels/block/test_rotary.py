@@ -1,0 +1,223 @@
+"""Norm, rotation and append together are the model's own, for both layouts, and touch nothing beside their tokens."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from retinad.kernels.block import Append, HeadNorm, RotaryTables, qk_norm_rope
+from retinad.kernels.block.rotary import FLOAT8
+from retinad.pipeline.model.rope import Rotation, rotation_2d, rotation_3d, spatial_part
+
+from ..kda.oracle import BFLOAT16, FLOAT16, FLOAT32, assert_close, guarded
+from .tolerances import TOLERANCE
+
+DTYPES = [BFLOAT16, FLOAT16, FLOAT32]
+KINDS = ["2d", "3d", "none"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call, and the model's rotation that its tables come from."""
+
+    packed: Tensor
+    norm: HeadNorm | None
+    tables: RotaryTables | None
+    rotation: Rotation | None
+
+    def run(self, query: Tensor | None = None, append: Append | None = None) -> None:
+        qk_norm_rope(self.packed, self.norm, self.tables, query=query, append=append)
+
+    def expected(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [F, P, H, D] in float64, by the model's classes."""
+        query, key, value = (part.double() for part in self.packed.unbind(2))
+        if self.norm is not None:
+            parameters = (self.norm.query_weight, self.norm.query_bias, self.norm.key_weight, self.norm.key_bias)
+            a, b, c, d = (parameter.double() for parameter in parameters)
+            query = functional.layer_norm(query, a.shape, a, b, self.norm.eps)
+            key = functional.layer_norm(key, c.shape, c, d, self.norm.eps)
+        if self.rotation is not None:
+            query, key = self.rotation.apply(query), self.rotation.apply(key)
+        return query, key, value
+
+
+def make(
+    kind: str, dtype: torch.dtype, device: torch.device, *, F: int = 2, grid: tuple[int, int] = (1, 3), H: int = 3,
+    D: int = 64, special: int = 2, norm: bool = True,
+) -> Case:  # fmt: skip
+    """Tokens whose heads are far from mean 0; NaN lies around every tensor."""
+    random = torch.Generator().manual_seed(H * D)
+    P = grid[0] * grid[1] + special
+    packed = guarded((2 * torch.randn(F, P, 3, H, D, generator=random) + 1).to(device, dtype))
+    parameters = [guarded(torch.randn(D, generator=random).to(device)) for _ in range(4)]
+    rotation = make_rotation(kind, F, (*grid, special, D, device))
+    tables = None
+    if rotation is not None:
+        cos, sin = (guarded(part.reshape(part.shape[0], P, D // 2)) for part in (rotation.cos, rotation.sin))
+        tables = RotaryTables(cos, sin, rotation.pairs)
+    return Case(packed, HeadNorm(*parameters) if norm else None, tables, rotation)
+
+
+def make_rotation(kind: str, F: int, shape: tuple[int, int, int, int, torch.device]) -> Rotation | None:
+    """`shape`: rows, columns, special tokens, D, device."""
+    if kind == "none":
+        return None
+    if kind == "2d":
+        return rotation_2d(*shape)
+    times = 1000.0 * torch.arange(1, F + 1, dtype=torch.float64, device=shape[-1])
+    return rotation_3d(times, spatial_part(*shape), shape[3])
+
+
+def assert_tokens(case: Case, want: tuple[Tensor, ...]) -> None:
+    tolerance = TOLERANCE[case.packed.dtype]
+    for got, part in zip(case.packed.unbind(2), want, strict=True):
+        assert_close(got, part, tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_place_equals_the_models_rotation(device: torch.device, kind: str, norm: bool, dtype: torch.dtype) -> None:
+    case = make(kind, dtype, device, norm=norm)
+    want, values = case.expected(), case.packed[:, :, 2].clone()
+    if kind == "none" and not norm:
+        return
+    case.run()
+    assert_tokens(case, want)
+    assert torch.equal(case.packed[:, :, 2], values)
+
+
+@pytest.mark.parametrize(("H", "D"), [(1, 128), (6, 64), (5, 12), (2, 24), (3, 20), (12, 16)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_heads(device: torch.device, kind: str, H: int, D: int) -> None:
+    case = make(kind, FLOAT32, device, H=H, D=D)
+    want = case.expected()
+    case.run()
+    assert_tokens(case, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_appends_at_the_places_of_the_device(device: torch.device, kind: str, dtype: torch.dtype) -> None:
+    """Keys and values go to their places and nowhere else; queries into a tensor of their own; packed is left alone."""
+    case = make(kind, dtype, device)
+    F, P, _, H, D = case.packed.shape
+    (query, key, value), kept = case.expected(), case.packed.clone()
+    out = guarded(torch.full((F, P, H, D), float("nan"), dtype=dtype, device=device))
+    memory = torch.full((2, 40, H, D), float("nan"), dtype=dtype, device=device)
+    case.run(out, Append(memory, torch.tensor([25, 3], device=device)))
+    assert torch.equal(case.packed, kept)
+    assert_close(out, query, TOLERANCE[dtype])
+    assert_close(memory[0, 25 : 25 + P], key[0], TOLERANCE[dtype])
+    assert_close(memory[0, 3 : 3 + P], key[1], TOLERANCE[dtype])
+    assert torch.equal(memory[1, 25 : 25 + P].double(), value[0])
+    assert torch.equal(memory[1, 3 : 3 + P].double(), value[1])
+    written = memory.isfinite().flatten(2).all(2).sum(1)
+    assert written.tolist() == [2 * P, 2 * P]
+    assert memory.isnan().flatten(2).all(2).sum(1).tolist() == [40 - 2 * P, 40 - 2 * P]
+
+
+def test_a_frame_without_a_place_is_left_out(device: torch.device) -> None:
+    """And what would lie outside of the memory is not written, so that a wrong place harms no other memory."""
+    case = make("3d", FLOAT32, device, F=3)
+    P, memory = case.packed.shape[1], guarded(torch.zeros(2, 12, *case.packed.shape[3:], device=device))
+    (query, key, value) = case.expected()
+    case.run(append=Append(memory, torch.tensor([-P, 12 - 4, 1 - P], device=device)))
+    assert_close(case.packed[:, :, 0], query, TOLERANCE[FLOAT32])
+    assert_close(memory[0, 8:], key[1, :4], TOLERANCE[FLOAT32])
+    assert_close(memory[0, 0], key[2, -1], TOLERANCE[FLOAT32])
+    assert torch.equal(memory[1, 8:].double(), value[1, :4])
+    assert (memory[:, 1:8] == 0).all()
+
+
+def test_float8_saturates_and_is_exact_where_it_can_be(device: torch.device) -> None:
+    """Without a norm and a rotation numbers pass as they are."""
+    case = make("none", BFLOAT16, device, norm=False)
+    levels = torch.tensor([0.0, 1.0, -1.75, 0.015625, 448.0, -448.0, 480.0, -1e4, 240.0, float("inf")])
+    picked = torch.randint(len(levels), case.packed.shape, generator=torch.Generator().manual_seed(0))
+    case.packed.copy_(levels[picked])
+    F, P, _, H, D = case.packed.shape
+    memory = torch.zeros(2, F * P, H, D, device=device).to(FLOAT8)
+    case.run(append=Append(memory, torch.arange(F, device=device) * P))
+    want = case.packed[:, :, 1:].float().clamp(-448, 448)
+    assert torch.equal(memory.float().view(2, F, P, H, D), want.permute(2, 0, 1, 3, 4))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pytorch_does_the_same(device: torch.device, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Where Triton cannot run, the reference stands in, pieces of frames and all."""
+    case = make(kind, FLOAT32, device, F=4)
+    other = replace(case, packed=case.packed.clone())
+    memory = torch.zeros(2, 30, *case.packed.shape[3:], device=device)
+    places, memory_want = torch.tensor([5, -9, 27, -3], device=device), memory.clone()
+    case.run(append=Append(memory, places))
+    monkeypatch.setattr("retinad.kernels.block.rotary.runs_triton", lambda device: False)
+    other.run(append=Append(memory_want, places))
+    assert_close(case.packed, other.packed, TOLERANCE[FLOAT32])
+    assert_close(memory, memory_want, TOLERANCE[FLOAT32])
+    assert torch.equal(memory == 0, memory_want == 0)
+
+
+def test_wrong_arguments_are_refused(device: torch.device) -> None:
+    case = make("2d", BFLOAT16, device)
+    norm, tables, packed = case.norm, case.tables, case.packed
+    memory = torch.zeros(2, 20, *packed.shape[3:], dtype=BFLOAT16, device=device)
+    places = torch.zeros(2, dtype=torch.int64, device=device)
+    assert norm is not None
+    assert tables is not None
+    for call, message in [
+        (lambda: qk_norm_rope(packed[:, :, :2], norm, tables), r"packed: expected \[F, P, 3, H, D\]"),
+        (lambda: qk_norm_rope(packed[:0], norm, tables), "packed: expected .* that is not empty"),
+        (lambda: qk_norm_rope(packed[:, ::2], norm, tables), "packed: expected a contiguous tensor"),
+        (lambda: qk_norm_rope(packed, None, None), "nothing to do"),
+        (lambda: qk_norm_rope(packed, replace(norm, key_bias=norm.key_bias[1:]), None), r"key_bias: .* \[64\]"),
+        (lambda: qk_norm_rope(packed, None, replace(tables, sin=tables.sin[:, 1:])), r"sin: expected .* \[1, 5, 32\]"),
+        (lambda: qk_norm_rope(packed, None, replace(tables, cos=tables.cos.double())), "cos: expected torch.float32"),
+        (lambda: qk_norm_rope(packed, norm, tables, query=packed[:, :, 0]), "query: expected a contiguous"),
+        (lambda: qk_norm_rope(packed, norm, tables, query=packed[:, :, 0].float()), "query: expected torch.bfloat16"),
+        (lambda: case.run(append=Append(memory.float(), places)), "memory: expected torch.bfloat16 or torch.float8"),
+        (lambda: case.run(append=Append(memory[:, 1:], places)), "memory: expected a contiguous"),
+        (lambda: case.run(append=Append(memory[0], places)), r"memory: expected a tensor \[2, 0, 3, 64\]"),
+        (lambda: case.run(append=Append(memory, places.int())), "places: expected torch.int64"),
+        (lambda: case.run(append=Append(memory, places[1:])), r"places: expected a tensor \[2\]"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+    odd = torch.zeros(1, 1, 3, 1, 6, device=device)
+    angle = torch.zeros(1, 1, 3, device=device)
+    with pytest.raises(ValueError, match="D to be a multiple of 4, got 6"):
+        qk_norm_rope(odd, None, RotaryTables(angle, angle, pairs=False))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("float8", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_size(device: torch.device, kind: str, float8: bool, dtype: torch.dtype) -> None:
+    """37 x 27 patches and 6 special tokens, at places beyond 32 bits of numbers."""
+    case = make(kind, dtype, device, F=3, grid=(37, 27), H=16, special=6)
+    _, P, _, H, D = case.packed.shape
+    (query, key, value), stored = case.expected(), FLOAT8 if float8 else dtype
+    # 2 x 2.2e6 x 1024 numbers: up to 18 GB of float32.
+    memory = torch.empty(2, 2_200_000, H, D, dtype=stored, device=device)
+    places = torch.tensor([2_190_000, 7, 2_100_003], device=device)
+    case.run(append=Append(memory, places))
+    assert_close(case.packed[:, :, 0], query, TOLERANCE[dtype])
+    for f, place in enumerate(places.tolist()):
+        for part, want in zip(memory[:, place : place + P], (key[f], value[f]), strict=True):
+            # Half a unit in float8's last place is up to 2^-4 of a number, its root mean square 2.6e-2.
+            assert_close(part.float(), want, 3e-2 if float8 else TOLERANCE[dtype])
+
+
+@pytest.mark.gpu
+def test_float8_rounds_as_pytorch_does(device: torch.device) -> None:
+    """The interpreter's rounding to float8 is not the card's, so this is seen only there."""
+    case = make("none", FLOAT32, device, F=3, grid=(37, 27), H=16, special=6, norm=False)
+    case.packed.mul_(torch.logspace(-4, 3, case.packed.shape[-1], device=device))
+    F, P, _, H, D = case.packed.shape
+    memory = torch.zeros(2, F * P, H, D, device=device).to(FLOAT8)
+    case.run(append=Append(memory, torch.arange(F, device=device) * P))
+    want = case.packed[:, :, 1:].clamp(-448, 448).to(FLOAT8)
+    assert torch.equal(memory.float().view(2, F, P, H, D), want.float().permute(2, 0, 1, 3, 4))
