@@ -4,7 +4,8 @@ Nothing is allocated and nothing read back: the caller gives every output, and n
 read from tensors on the device, so that a whole step can be captured in a CUDA graph.
 """
 
+from .moves import evict
 from .rotary import Append, HeadNorm, RotaryTables, qk_norm_rope
 from .sums import add, add_norm, norm
 
-__all__ = ["Append", "HeadNorm", "RotaryTables", "add", "add_norm", "norm", "qk_norm_rope"]
+__all__ = ["Append", "HeadNorm", "RotaryTables", "add", "add_norm", "evict", "norm", "qk_norm_rope"]
