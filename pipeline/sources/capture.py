@@ -124,6 +124,9 @@ class Capture:
         """End the capture process. Frames that were received stay valid."""
         self._returns.close()
         self._hear()
+        # The last frame that somebody holds unmaps the memory. Without this it would stay, with its descriptor, until a
+        # full garbage collection, which is rare in a process with torch: this object is part of a cycle.
+        self._slots = None
         await self._process.stop()
 
     async def _opened(self) -> None:
