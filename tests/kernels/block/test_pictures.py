@@ -1,0 +1,143 @@
+"""The two passes over a camera's bytes give the pipeline's picture, normalised as the model normalises it."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from retinad.kernels.block import PictureTables, picture_tables, preprocess, preprocess_reference
+from retinad.pipeline import preprocess as pipeline
+from retinad.pipeline.config import ResizeMode
+from retinad.pipeline.model.aggregator import MEAN, STD
+
+from ..kda.oracle import BFLOAT16, FLOAT16, FLOAT32
+
+PATCH = 14
+SIZES = [(97, 61), (56, 40), (60, 42), (56, 42), (30, 47), (11, 7), (20, 150), (1, 1)]
+"""Smaller and larger than the model's 56 columns; the width, the height or both as they are; portrait; a crop."""
+
+
+def noise(size: tuple[int, int], device: torch.device) -> Tensor:
+    """The hardest case: every pixel overshoots."""
+    random = torch.Generator().manual_seed(size[0])
+    return torch.randint(256, (size[1], size[0], 3), dtype=torch.uint8, generator=random).to(device)
+
+
+def tables_of(how: pipeline.Fit, device: torch.device) -> PictureTables:
+    return picture_tables(how, MEAN, STD, device)
+
+
+def run(pixels: Tensor, tables: PictureTables, dtype: torch.dtype = FLOAT32, patch_size: int = 0) -> Tensor:
+    device, (width, height) = pixels.device, tables.model_size
+    between = None
+    if tables.columns is not None:
+        between = torch.empty(tables.between_shape, dtype=torch.uint8, device=device)
+    shape = (3, height, width)
+    if patch_size:
+        shape = (height * width // patch_size**2, 3 * patch_size**2)
+    out = torch.full(shape, float("nan"), dtype=dtype, device=device)
+    preprocess(pixels, tables, between, out, patch_size)
+    return out
+
+
+def expected(pixels: Tensor, how: pipeline.Fit) -> Tensor:
+    """float32 [3, h, w] by the pipeline, on the CPU."""
+    picture = pipeline.preprocess(pixels.cpu().numpy(), how, torch.device("cpu"))
+    return (picture - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+
+
+def assert_same_levels(got: Tensor, want: Tensor) -> None:
+    """Within one level of 255, and nearly everywhere the very number: filter weights are rounded elsewhere."""
+    levels = (got.cpu() - want).abs() * torch.tensor(STD).view(3, 1, 1) * 255
+    assert levels.max() < 1.01
+    assert (levels > 1e-3).float().mean() <= 2e-3
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("mode", ResizeMode)
+def test_equals_the_pipelines_picture(device: torch.device, mode: ResizeMode, size: tuple[int, int]) -> None:
+    how = pipeline.fit(size, mode, 56, PATCH)
+    pixels, tables = noise(size, device), tables_of(how, device)
+    assert_same_levels(run(pixels, tables), expected(pixels, how))
+
+
+@pytest.mark.parametrize("mode", ResizeMode)
+def test_equals_the_reference(device: torch.device, mode: ResizeMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tables, so what differs is the order of a sum: at most a level, at a boundary of rounding."""
+    how = pipeline.fit((97, 61), mode, 56, PATCH)
+    pixels, tables = noise((97, 61), device), tables_of(how, device)
+    got, want = run(pixels, tables), torch.empty(3, *reversed(tables.model_size), device=device)
+    between = torch.empty(tables.between_shape, dtype=torch.uint8, device=device)
+    preprocess_reference(pixels, tables, between, want)
+    assert_same_levels(got, want.cpu())
+    monkeypatch.setattr("retinad.kernels.block.pictures.runs_triton", lambda device: False)
+    assert torch.equal(run(pixels, tables), want)
+
+
+@pytest.mark.parametrize("triton", [True, False])
+def test_patches_are_what_a_convolution_sees(
+    device: torch.device, triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not triton:
+        monkeypatch.setattr("retinad.kernels.block.pictures.runs_triton", lambda device: False)
+    how = pipeline.fit((97, 61), ResizeMode.CROP, 56, PATCH)
+    pixels, tables = noise((97, 61), device), tables_of(how, device)
+    unfolded = functional.unfold(run(pixels, tables)[None], PATCH, stride=PATCH)[0].T
+    assert torch.equal(run(pixels, tables, patch_size=PATCH), unfolded)
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16], ids=str)
+def test_other_dtypes_are_rounded_last(device: torch.device, dtype: torch.dtype) -> None:
+    how = pipeline.fit((97, 61), ResizeMode.PAD, 56, PATCH)
+    pixels, tables = noise((97, 61), device), tables_of(how, device)
+    got, want = run(pixels, tables, dtype).float(), run(pixels, tables)
+    # Half a unit in the last place; Triton's interpreter cuts bfloat16 off instead of rounding, a whole one.
+    unit = 2.0**-7 if dtype == BFLOAT16 else 2.0**-10
+    assert ((got - want).abs() <= unit * want.abs()).all()
+
+
+def test_levels_that_nothing_blurs_pass_exactly(device: torch.device) -> None:
+    """A picture of the model's size: each level is the model's number, bit for bit, and blue comes last."""
+    how = pipeline.fit((56, 42), ResizeMode.CROP, 56, PATCH)
+    pixels = noise((56, 42), device)
+    assert torch.equal(run(pixels, tables_of(how, device)).cpu(), expected(pixels, how))
+
+
+def test_only_rows_that_are_kept_are_read(device: torch.device) -> None:
+    """A high picture's middle: what is above and below it does not matter, and is not resampled."""
+    how = pipeline.fit((20, 150), ResizeMode.CROP, 56, PATCH)
+    pixels, tables = noise((20, 150), device), tables_of(how, device)
+    assert tables.between_shape[0] < 30
+    want = run(pixels, tables)
+    pixels[: tables.first_row] = 255
+    pixels[tables.stop_row :] = 255
+    assert torch.equal(run(pixels, tables), want)
+
+
+def test_wrong_arguments_are_refused(device: torch.device) -> None:
+    how = pipeline.fit((97, 61), ResizeMode.CROP, 56, PATCH)
+    pixels, tables = noise((97, 61), device), tables_of(how, device)
+    between = torch.empty(tables.between_shape, dtype=torch.uint8, device=device)
+    out = torch.empty(3, *reversed(tables.model_size), device=device)
+    for call, message in [
+        (lambda: preprocess(pixels[1:], tables, between, out), r"pixels: expected a tensor \[61, 97, 3\]"),
+        (lambda: preprocess(pixels.int(), tables, between, out), "pixels: expected torch.uint8"),
+        (lambda: preprocess(pixels.flip(0).mT.contiguous().mT, tables, between, out), "pixels: expected a contiguous"),
+        (lambda: preprocess(pixels, tables, None, out), "between: expected a tensor exactly where the width changes"),
+        (lambda: preprocess(pixels, tables, between[1:], out), "between: expected a tensor"),
+        (lambda: preprocess(pixels, tables, between, out[:2]), "out: expected a tensor"),
+        (lambda: preprocess(pixels, tables, between, out.double()), "out: expected torch.bfloat16 or"),
+        (lambda: preprocess(pixels, tables, between, out, 13), "patch_size: expected a divisor of 56 and 42, got 13"),
+        (lambda: preprocess(pixels, tables, between, out, 14), r"out: expected a tensor \[12, 588\]"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [(1920, 1080), (640, 480), (720, 1280), (3840, 2160), (518, 294), (300, 200)], ids=str)
+@pytest.mark.parametrize("mode", ResizeMode)
+def test_full_size(device: torch.device, mode: ResizeMode, size: tuple[int, int]) -> None:
+    how = pipeline.fit(size, mode, 518, PATCH)
+    pixels, tables = noise(size, device), tables_of(how, device)
+    assert_same_levels(run(pixels, tables), expected(pixels, how))
