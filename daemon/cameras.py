@@ -213,7 +213,9 @@ class Cameras:
     def _start(self, config: CameraConfig, past: CameraReport | None) -> None:
         counters = past.counters if past else FrameCounters()
         first_epoch = past.next_epoch if past else 0
-        queue = self._queues.open(config.name, config.mode, config.queue_frames, counters, first_epoch=first_epoch)
+        queue = self._queues.open(
+            config.name, config.mode, config.queue_frames, counters, run=config.stream.run, first_epoch=first_epoch
+        )
 
         def on_status(status: CameraStatus) -> None:
             if status.size is not None:

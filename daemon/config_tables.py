@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from retinad.pipeline.config import CaptureMode, DType, FlashInferKernels, PatchEmbed, ResizeMode, Transport
+from retinad.pipeline.config import CaptureMode, DType, FlashInferKernels, MixerName, PatchEmbed, ResizeMode, Transport
 from retinad.pipeline.frames import TokenGroup
 
 from .log import LogLevel
@@ -95,6 +95,7 @@ class ModelTable(BaseModel):
     patch_embed: PatchEmbed | None = None
     register_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
     rope3d: bool | None = None
+    mixers: Annotated[list[MixerName], Field(min_length=1, max_length=1000)] | None = None
 
 
 class StreamTable(BaseModel):
@@ -106,6 +107,8 @@ class StreamTable(BaseModel):
     keyframe_interval: Count | None = None
     history_frames: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     epoch_frames: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = None
+    run_frames: Annotated[int, Field(ge=1, le=1024)] | None = None
+    carry_state: bool | None = None
     cross_frame_special: bool | None = None
     camera_only: bool | None = None
     include_scale_frames: bool | None = None

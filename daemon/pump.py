@@ -11,7 +11,7 @@ from retinad.pipeline.worker import Worker
 
 
 async def pump(queues: FrameQueues, worker: Worker[Engine], delivery: Delivery, max_batch: int) -> None:
-    """Run steps for ever: at most one frame of each camera, at most `max_batch` frames.
+    """Run steps for ever: a frame of each camera, or a run of frames of a lossless one, at most `max_batch` frames.
 
     Raises:
         DeviceError: the device failed; nothing of that step was published.

@@ -3,13 +3,28 @@
 import torch
 
 from .cache.ledger import Layout
-from .cache.pool import Pool, gib
+from .cache.pool import Pool, PoolShape, gib
+from .cache.state_pool import StateShape
 from .config import ModelConfig, StreamConfig
 from .errors import AdmissionError
+from .model.delta_attention import streaming_config
+from .model.devices import torch_dtype
 from .packing import TokenShape
 
 _HEADROOM = 10
 """A tenth of a GPU's memory is left for what a step computes with: at most 1 GiB for 8 frames of the released model."""
+
+
+def pool_shape(config: ModelConfig) -> PoolShape:
+    """What a stream of a model takes in its pool.
+
+    Raises:
+        ValueError: the network's channels are no multiple of its heads.
+    """
+    network, dtype, device = config.network, torch_dtype(config.dtype), torch.device(config.device)
+    delta = streaming_config(network.channels, network.heads)
+    states = StateShape(config.delta_layers, delta, dtype, device) if config.delta_layers else None
+    return PoolShape(config.attention_layers, network.heads, delta.head_dim, dtype, device, states)
 
 
 def memory_limit(device: torch.device) -> int | None:

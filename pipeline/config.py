@@ -10,6 +10,7 @@ from .frames import TokenGroup
 DType = Literal["float16", "bfloat16", "float32"]
 Attention = Literal["auto", "dense", "paged", "flashinfer"]
 FlashInferKernels = Literal["fa2", "fa3"]
+MixerName = Literal["attention", "kda"]
 PatchEmbed = Literal["conv", "dinov2_vits14_reg", "dinov2_vitb14_reg", "dinov2_vitl14_reg"]
 Transport = Literal["tcp", "udp"]
 
@@ -61,6 +62,9 @@ class StreamConfig:
         retention: which tokens stay when their frame leaves the window.
         epoch_frames: after so many frames in the memory it is made anew from the stream's last `scale_frames` frames;
             0 for never. More than `scale_frames`.
+        run_frames: frames of the stream that one step takes at most, where more than one waits. Their numbers are those
+            of one by one; the storage has room for the additional frames. No more than `window` are taken.
+        carry_state: whether the state of `kda` blocks lives on when the memory is made anew.
     """
 
     scale_frames: int = 8
@@ -69,9 +73,12 @@ class StreamConfig:
     history_frames: int = 1024
     retention: RetentionConfig = RetentionConfig()
     epoch_frames: int = 0
+    run_frames: int = 1
+    carry_state: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("scale_frames", 1), ("window", 1), ("keyframe_interval", 1), ("history_frames", 0)):
+        at_least = {"scale_frames": 1, "window": 1, "keyframe_interval": 1, "history_frames": 0, "run_frames": 1}
+        for name, least in at_least.items():
             value: int = getattr(self, name)
             if value < least:
                 raise ValueError(f"{name} is at least {least}, got {value}")
@@ -79,6 +86,11 @@ class StreamConfig:
             raise ValueError(
                 f"epoch_frames is 0 or more than scale_frames = {self.scale_frames}, got {self.epoch_frames}"
             )
+
+    @property
+    def run(self) -> int:
+        """Frames that one step takes at most: frames that leave the window in a step must be there before it."""
+        return min(self.run_frames, self.window)
 
     @property
     def kept_history(self) -> int:
@@ -139,6 +151,9 @@ class NetworkConfig:
         patch_embed: the patch embedding.
         register_tokens: register tokens a frame; with the camera and the scale token they are the special tokens.
         rope3d: whether global blocks rotate by (time, row, column); if not, by (row, column).
+        mixers: how the global blocks mix tokens over time, a pattern that repeats: `attention` to a window of frames,
+            or `kda`, Kimi Delta Attention over all that was (arXiv 2510.26692). The released checkpoints are all
+            `attention`.
     """
 
     channels: int = 1024
@@ -149,6 +164,12 @@ class NetworkConfig:
     patch_embed: PatchEmbed = "dinov2_vitl14_reg"
     register_tokens: int = 4
     rope3d: bool = True
+    mixers: tuple[MixerName, ...] = ("attention",)
+
+    @property
+    def global_mixers(self) -> tuple[MixerName, ...]:
+        """The mixer of each global block."""
+        return tuple(self.mixers[layer % len(self.mixers)] for layer in range(self.depth))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +236,19 @@ class ModelConfig:
         return self.checkpoint is None and not alone
 
     @property
-    def memory_layers(self) -> int:
-        """Global blocks that run, each of which keeps a memory."""
-        return min(self.output.layers[-1] + 1, self.network.depth)
+    def running_mixers(self) -> tuple[MixerName, ...]:
+        """The mixers of the global blocks that run, each of which keeps a memory."""
+        return self.network.global_mixers[: self.output.layers[-1] + 1]
+
+    @property
+    def attention_layers(self) -> int:
+        """Global blocks that keep keys and values."""
+        return self.running_mixers.count("attention")
+
+    @property
+    def delta_layers(self) -> int:
+        """Global blocks that keep a state of constant size."""
+        return self.running_mixers.count("kda")
 
 
 @dataclass(frozen=True, slots=True)

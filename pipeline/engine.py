@@ -5,6 +5,7 @@ last of them (flag `warmup`); every frame that went in comes out exactly once, a
 """
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +14,14 @@ from typing import Self
 import numpy as np
 import torch
 
-from .admission import check_admission, memory_limit
+from .admission import check_admission, memory_limit, pool_shape
 from .cache.choose import choose_backend
-from .cache.pool import Pool, PoolShape
+from .cache.pool import Pool
 from .config import ModelConfig, ResizeMode, StreamConfig
 from .engine_report import EngineStatistics, ModelDescription, StreamStatistics, stream_statistics
 from .forward import Forward, Segment
 from .frames import PATCH_GROUPS, Frame, FrameStamp, Outcome, Size
 from .model.checkpoint import load_model
-from .model.devices import torch_dtype
 from .preprocess import Fit, fit, preprocess
 from .runner import Runner
 from .saved_stream import ModelIdentity, SavedStream, load_stream, save_stream
@@ -45,14 +45,13 @@ class Engine:
         _check(config)
         model, weights = load_model(config)
         self._device = torch.device(config.device)
-        heads, channels = config.network.heads, config.network.channels
-        shape = PoolShape(config.memory_layers, heads, channels // heads, torch_dtype(config.dtype), self._device)
+        shape = pool_shape(config)
         self._pool = Pool(shape, memory_limit(self._device))
         attention = choose_backend(config, shape)
         self.description = ModelDescription(
             name=config.name,
             weights=weights,
-            mixers=("softmax",) * config.network.depth,
+            mixers=config.network.global_mixers,
             device=config.device,
             dtype=config.dtype,
             attention=attention.name,
@@ -60,6 +59,7 @@ class Engine:
             parameters=sum(parameter.numel() for parameter in model.parameters()),
         )
         self._config = config
+        self._whole_pages = attention.backend.whole_pages
         self._identity = ModelIdentity.of(config, weights)
         self._forward = Forward(model, config, self._pool, attention.backend)
         self._runner = Runner(self._forward, config)
@@ -91,8 +91,9 @@ class Engine:
         """
         if camera in self._streams:
             raise ValueError(f"camera {camera!r} already has a stream")
+        stream = self._possible(stream)
         check_admission(camera, stream, len(self._streams), self._config, self._pool)
-        self._streams[camera] = Stream(camera, stream if self._config.memory_layers else MEMORYLESS, resize)
+        self._streams[camera] = Stream(camera, stream, resize)
 
     def close_stream(self, camera: str) -> None:
         """Drop a stream with its memory. Call `flush` first: frames that still wait give nothing. Idempotent."""
@@ -148,10 +149,11 @@ class Engine:
 
     @torch.inference_mode()
     def step(self, frames: Sequence[Frame]) -> list[Outcome]:
-        """Take frames, at most one of each camera, and give what is ready.
+        """Take frames, of each camera one or some that follow each other, and give what is ready.
 
         Pictures that have the same size in the model run in one forward, whatever the age of their streams, at most
-        `max_batch` frames at a time (a stream's first block stays whole). A frame cannot be used (too thin, wrong
+        `max_batch` frames at a time (a stream's first block stays whole, and so do the up to `run_frames` frames of a
+        stream that run together, with the numbers of one by one). A frame cannot be used (too thin, wrong
         shape, no stream): it fails alone. There is no room for a stream's memory: its frames fail, and it tries again
         with the next. A forward fails: its frames fail, its streams start anew. A frame gives non-finite numbers: they
         are given, flagged, and its stream starts anew. A frame has another size, or comes from a source that was opened
@@ -164,20 +166,15 @@ class Engine:
 
         Raises:
             DeviceError: the device itself failed; the engine must not be used any more.
-            ValueError: two frames of one camera.
         """
         started_ns = time.monotonic_ns()
-        if len({frame.stamp.camera for frame in frames}) < len(frames):
-            raise ValueError("a step takes at most one frame of each camera")
-        outcomes: list[Outcome] = []
+        runs: dict[str, deque[Frame]] = {}
         for frame in frames:
-            outcomes += self._admit(frame, started_ns)
-        streams = [stream for frame in frames if (stream := self._streams.get(frame.stamp.camera)) is not None]
-        renewal_ns = time.monotonic_ns()
-        self._runner.renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
-        started_ns += time.monotonic_ns() - renewal_ns  # the step's frames wait for it, as in the queue
-        ready = [Segment(stream, stream.take()) for stream in streams if stream.ready]
-        return outcomes + self._runner.run(ready, started_ns)
+            runs.setdefault(frame.stamp.camera, deque()).append(frame)
+        outcomes: list[Outcome] = []
+        while any(runs.values()):
+            outcomes += self._round([run for run in runs.values() if run], started_ns)
+        return outcomes
 
     @torch.inference_mode()
     def warm_up(self, sizes: Sequence[Size]) -> None:
@@ -196,6 +193,29 @@ class Engine:
         fits = {how.model_size: how for size in sizes for how in (self._fit(size, mode) for mode in sorted(modes))}
         for how in fits.values():
             self._rehearse(how)
+
+    def _round(self, runs: Sequence[deque[Frame]], started_ns: int) -> list[Outcome]:
+        # One forward of each camera at most; takes the frames that go into it from their runs.
+        outcomes: list[Outcome] = []
+        streams: list[Stream] = []
+        for run in runs:
+            stream = self._streams.get(run[0].stamp.camera)
+            if stream is not None:
+                streams.append(stream)
+            while run and not (stream is not None and stream.full):
+                outcomes += self._admit(run.popleft(), started_ns)
+        renewal_ns = time.monotonic_ns()
+        self._runner.renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
+        started_ns += time.monotonic_ns() - renewal_ns  # the step's frames wait for it, as in the queue
+        ready = [Segment(stream, stream.take()) for stream in streams if stream.ready]
+        return outcomes + self._runner.run(ready, started_ns)
+
+    def _possible(self, stream: StreamConfig) -> StreamConfig:
+        if not self._config.running_mixers:
+            return MEMORYLESS
+        # Runs would make the history go round in its places, unless epochs end before it is full.
+        endless = self._whole_pages and stream.retention.cross_frame_special and not stream.epoch_frames
+        return replace(stream, run_frames=1) if endless else stream
 
     def _open(self, camera: str) -> Stream:
         if camera not in self._streams:

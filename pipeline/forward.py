@@ -21,7 +21,7 @@ from .stream import PreparedFrame, Stream
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Frames of one stream that run together: its first block, or one later frame."""
+    """Frames of one stream that run together: its first block, or one or some later frames."""
 
     stream: Stream
     frames: tuple[PreparedFrame, ...]
@@ -101,26 +101,30 @@ class Forward:
     def _features(
         self, batch: Batch, plans: Sequence[StepPlan], packed: PackedStep, started_ns: int, model_us: int
     ) -> list[Features]:
-        frames = [(frame, plan) for segment, plan in zip(batch, plans, strict=True) for frame in segment.frames]
+        frames = [
+            (frame, plan.first, planned.keyframe)
+            for segment, plan in zip(batch, plans, strict=True)
+            for frame, planned in zip(segment.frames, plan.frames, strict=True)
+        ]
         return [
             Features(
                 stamp=frame.stamp,
                 epoch=frame.epoch,
                 epoch_frame=frame.epoch_frame,
-                keyframe=plan.keyframe,
-                flags=frame.flags | self._flags(plan, finite),
+                keyframe=keyframe,
+                flags=frame.flags | self._flags(first, finite),
                 model_size=frame.how.model_size,
                 grid=frame.how.grid,
                 to_source=frame.how.to_source,
                 tensors=tensors,
                 latency_us=_latency_us(frame, started_ns, model_us),
             )
-            for (frame, plan), tensors, finite in zip(frames, packed.tensors, packed.finite, strict=True)
+            for (frame, first, keyframe), tensors, finite in zip(frames, packed.tensors, packed.finite, strict=True)
         ]
 
-    def _flags(self, plan: StepPlan, finite: bool) -> set[Flag]:
+    def _flags(self, first: bool, finite: bool) -> set[Flag]:
         conditions = (
-            (Flag.WARMUP, plan.first and self._config.network.depth > 0),
+            (Flag.WARMUP, first and self._config.network.depth > 0),
             (Flag.NAN, not finite),
             (Flag.RANDOM_WEIGHTS, self._config.random_weights),
         )
@@ -128,7 +132,7 @@ class Forward:
 
 
 def _numbers(plans: Sequence[StepPlan]) -> FrameNumbers:
-    numbered = [(number, plan.after.layout.scale_frames) for plan in plans for number in plan.frame_numbers]
+    numbered = [(frame.number, plan.after.layout.scale_frames) for plan in plans for frame in plan.frames]
     return FrameNumbers(
         times=tuple(number for number, _ in numbered),
         first=tuple(number == 0 for number, _ in numbered),

@@ -5,7 +5,7 @@ captured = published + dropped + failed + in flight.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -35,13 +35,21 @@ class FrameQueue:
 
     Attributes:
         counters: what became of the camera's frames.
+        run: frames that are taken together, at most.
         first_epoch: number of the first connection whose frames pass here; those of earlier ones are accounted for.
     """
 
     def __init__(
-        self, mode: CaptureMode, capacity: int, counters: FrameCounters, wake: Callable[[], None], first_epoch: int
+        self,
+        mode: CaptureMode,
+        capacity: int,
+        run: int,
+        counters: FrameCounters,
+        wake: Callable[[], None],
+        first_epoch: int,
     ) -> None:
         self.counters = counters
+        self.run = run
         self.first_epoch = first_epoch
         self._mode = mode
         self._capacity = capacity
@@ -155,22 +163,26 @@ class FrameQueues:
         capacity: int,
         counters: FrameCounters | None = None,
         *,
+        run: int = 1,
         first_epoch: int = 0,
     ) -> FrameQueue:
-        """Make the queue of a camera.
+        """Make the queue of a camera. A lossless one holds as many frames as are taken together, at least.
 
         Args:
             camera: its name, not open yet.
             mode: what a full queue does.
             capacity: frames that wait at most, at least 1.
             counters: counters to go on with, or None to start at zero.
+            run: frames of a lossless camera that are taken together at most; of a live one, one is.
             first_epoch: number of the first connection whose frames pass here.
         """
         if camera in self._queues:
             raise ValueError(f"camera {camera!r} already has a queue")
         if capacity < 1:
             raise ValueError(f"capacity is at least 1, got {capacity}")
-        queue = FrameQueue(mode, capacity, counters or FrameCounters(), self._wake, first_epoch)
+        if mode is CaptureMode.LIVE:
+            run = 1
+        queue = FrameQueue(mode, max(capacity, run), run, counters or FrameCounters(), self._wake, first_epoch)
         self._queues[camera] = queue
         self._turn.append(camera)
         return queue
@@ -183,7 +195,10 @@ class FrameQueues:
             self._turn.remove(camera)
 
     async def take(self, most: int) -> list[Frame]:
-        """Wait for frames, then take at most one of each camera and at most `most` in all, longest unserved first."""
+        """Wait for frames, then take at most `most`: one of each camera, longest unserved first, then more of runs.
+
+        A camera's frames come in their order; none is between them that was not taken.
+        """
         while True:
             frames = self._take_nowait(most)
             if frames:
@@ -192,16 +207,24 @@ class FrameQueues:
             await self._filled.wait()
 
     def _take_nowait(self, most: int) -> list[Frame]:
-        frames: list[Frame] = []
-        for camera in tuple(self._turn):
-            if len(frames) == most:
+        frames = self._take_round(list(self._turn), most)
+        self._turn = deque(sorted(self._turn, key={frame.stamp.camera for frame in frames}.__contains__))
+        depth = 1
+        while more := [frame.stamp.camera for frame in frames if self._queues[frame.stamp.camera].run > depth]:
+            taken = self._take_round(list(dict.fromkeys(more)), most - len(frames))
+            if not taken:
                 break
-            frame = self._queues[camera].take_nowait()
-            if frame is not None:
-                frames.append(frame)
-                self._turn.remove(camera)
-                self._turn.append(camera)
+            frames += taken
+            depth += 1
         return frames
+
+    def _take_round(self, cameras: Sequence[str], most: int) -> list[Frame]:
+        taken: list[Frame] = []
+        for camera in cameras:
+            frame = self._queues[camera].take_nowait() if len(taken) < most else None
+            if frame is not None:
+                taken.append(frame)
+        return taken
 
     def _wake(self) -> None:
         self._filled.set()

@@ -10,18 +10,22 @@ import torch
 from torch import Tensor
 
 from .cache.ledger import Layout, Ledger
-from .cache.pool import Pool
+from .cache.pool import Pool, PoolShape
 from .cache.state import StreamState
 from .cache.state_file import StateFile, open_state_file, write_state_file
 from .config import DType, ModelConfig, NetworkConfig, ResizeMode, StreamConfig
 from .errors import StateError
 from .frames import FrameStamp, Size
+from .model.delta_attention import new_state
 from .packing import TokenShape
 from .preprocess import Fit, fit
 from .stream import Stream
 
-SCHEMA = 1
+SCHEMA = 2
 """Number of the files' form."""
+
+META = torch.device("meta")
+"""Where tensors have shapes only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class ModelIdentity:
     Attributes:
         weights: their name, as published.
         network: its shape.
-        layers: layers that keep a memory.
+        layers: global blocks that run.
         dtype: number format that it computes in.
     """
 
@@ -43,7 +47,7 @@ class ModelIdentity:
     @classmethod
     def of(cls, config: ModelConfig, weights: str) -> "ModelIdentity":
         """Of a configured model, whose weights are called so."""
-        return cls(weights, config.network, config.memory_layers, config.dtype)
+        return cls(weights, config.network, len(config.running_mixers), config.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Counters:
     epoch: int
     next_frame: int
     reset: bool
+    carried: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: fl
     if stream.waiting:
         raise StateError(f"{len(stream.waiting)} frames of camera {stream.camera!r} wait for their step: flush first")
     header = msgspec.json.encode(_saved(stream, state.ledger, Setting(model, stream.config, stream.resize)))
-    tensors = [(_layer(index), state.kept(index)) for index in range(model.layers)]
+    tensors = _named(state)
     tensors += [(_picture(index), levels) for index, levels in enumerate(stream.recent.levels)]
     write_state_file(path, header.decode(), tensors, deadline_s)
 
@@ -133,13 +138,11 @@ def load_stream(stream: Stream, model: ModelIdentity, pool: Pool, image_width: i
         how = _fitted(saved, image_width, path)
         layout = TokenShape.of(model.network, saved.grid).layout(stream.config)
         ledger = _ledger(saved, layout, path)
-        tokens = ledger.kept[1] - ledger.kept[0]
-        shape = pool.shape
-        for index in range(model.layers):
-            file.check(_layer(index), shape.dtype, (2, tokens, shape.heads, shape.head_dim))
+        for name, dtype, extent in _expected(pool.shape, ledger):
+            file.check(name, dtype, extent)
         levels = [file.tensor(_picture(index), torch.uint8, _extent(how)) for index in range(saved.recent)]
         _replace(stream, pool, ledger, file)
-    _resume(stream, saved, how, [picture.to(shape.device) for picture in levels])
+    _resume(stream, saved, how, [picture.to(pool.shape.device) for picture in levels])
     return saved
 
 
@@ -154,7 +157,15 @@ def _saved(stream: Stream, ledger: Ledger, setting: Setting) -> SavedStream:
         source_size=stamp.source_size,
         model_size=how.model_size,
         grid=how.grid,
-        counters=Counters(ledger.committed, ledger.pinned, ledger.later, stream.epoch, stream.next_frame, stream.reset),
+        counters=Counters(
+            ledger.committed,
+            ledger.pinned,
+            ledger.later,
+            stream.epoch,
+            stream.next_frame,
+            stream.reset,
+            stream.state is not None and stream.state.carried,
+        ),
         recent=len(stream.recent),
     )
 
@@ -205,7 +216,6 @@ def _ledger(saved: SavedStream, layout: Layout, path: Path) -> Ledger:
 
 
 def _replace(stream: Stream, pool: Pool, ledger: Ledger, file: StateFile) -> None:
-    shape = pool.shape
     stream.restart()
     stream.waiting.clear()
     if stream.state is None or stream.state.ledger.layout != ledger.layout:
@@ -213,9 +223,8 @@ def _replace(stream: Stream, pool: Pool, ledger: Ledger, file: StateFile) -> Non
         stream.state = StreamState.allocate(pool, Ledger(ledger.layout))
     try:
         stream.state.ledger = ledger
-        for index in range(shape.layers):
-            kept = stream.state.kept(index)
-            kept.copy_(file.tensor(_layer(index), shape.dtype, kept.shape))
+        for name, target in _named(stream.state):
+            target.copy_(file.tensor(name, target.dtype, target.shape))
     except BaseException:
         stream.state.reset()
         raise
@@ -225,6 +234,8 @@ def _resume(stream: Stream, saved: SavedStream, how: Fit, levels: list[Tensor]) 
     stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, saved.source_size)
     stream.epoch, stream.next_frame = saved.counters.epoch, saved.counters.next_frame
     stream.reset, stream.last, stream.restored = saved.counters.reset, (stamp, how), True
+    if stream.state is not None:
+        stream.state.carried = saved.counters.carried
     stream.recent.put(levels)
 
 
@@ -233,8 +244,34 @@ def _extent(how: Fit) -> tuple[int, int, int]:
     return 3, height, width
 
 
-def _layer(index: int) -> str:
-    return f"memory.{index}"
+def _named(state: StreamState) -> list[tuple[str, Tensor]]:
+    # Views of all that later steps can see.
+    shape = state.pool.shape
+    named = [
+        (_tokens(index, number), part) for index in range(shape.layers) for number, part in enumerate(state.kept(index))
+    ]
+    for index in range(shape.states.layers if shape.states else 0):
+        named += [(_state(index, number), part) for number, part in enumerate(state.states(index))]
+    return named
+
+
+def _expected(shape: PoolShape, ledger: Ledger) -> Iterator[tuple[str, torch.dtype, tuple[int, ...]]]:
+    # What `_named` gives of a state with this ledger, before there is one.
+    for index in range(shape.layers):
+        for number, (start, stop) in enumerate(ledger.kept):
+            yield _tokens(index, number), shape.dtype, (2, stop - start, shape.heads, shape.head_dim)
+    if shape.states is not None:
+        for number, tensor in enumerate(new_state(shape.states.config, 1, shape.states.dtype, META).tensors):
+            for index in range(shape.states.layers):
+                yield _state(index, number), tensor.dtype, tuple(tensor.shape[1:])
+
+
+def _tokens(index: int, part: int) -> str:
+    return f"tokens.{index}.{part}"
+
+
+def _state(index: int, part: int) -> str:
+    return f"state.{index}.{part}"
 
 
 def _picture(index: int) -> str:

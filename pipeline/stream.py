@@ -82,6 +82,18 @@ class Stream:
         return len(self.waiting) >= (self.config.scale_frames if self.starting else 1)
 
     @property
+    def full(self) -> bool:
+        """Whether no more frames may wait: one forward takes no more."""
+        return len(self.waiting) >= (self.config.scale_frames if self.starting else self._run)
+
+    @property
+    def _run(self) -> int:
+        if not self.config.epoch_frames or self.state is None:
+            return self.config.run
+        # An epoch ends where it would with single frames, and a new one is begun for one frame.
+        return max(1, min(self.config.run, self.config.epoch_frames - self.state.ledger.committed))
+
+    @property
     def over(self) -> bool:
         """Whether the epoch has had its frames, so that the next frame belongs to a new one (see `renew`)."""
         most = self.config.epoch_frames
@@ -121,7 +133,7 @@ class Stream:
         assert self.last is not None, "an epoch that is over has had frames"
         stamp, how = self.last
         images = self.recent.images()
-        self._forget()
+        self._forget(carry=self.config.carry_state)
         frames = (
             PreparedFrame(stamp, image, how, epoch=self.epoch, epoch_frame=number)
             for number, image in enumerate(images)
@@ -148,10 +160,10 @@ class Stream:
         self.recent.add(frame.image)
         return numbered
 
-    def _forget(self) -> None:
+    def _forget(self, *, carry: bool = False) -> None:
         if self.next_frame:
             self.epoch += 1
             self.reset = True
         self.next_frame = 0
         if self.state is not None:
-            self.state.reset()
+            self.state.reset(carry=carry)

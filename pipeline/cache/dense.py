@@ -1,4 +1,4 @@
-"""The dense backend: each stream's range of places read by PyTorch's attention, on any device in any float format."""
+"""The dense backend: the places of each sight read by PyTorch's attention, on any device in any float format."""
 
 from collections.abc import Sequence
 
@@ -12,19 +12,28 @@ from .step import Attend
 
 
 class DenseBackend:
-    """One call a stream: the reference that other backends are compared with."""
+    """One call for each sight: the reference that other backends are compared with."""
+
+    whole_pages = False
 
     def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
         """See `Backend`. Any mixture of page sizes will do."""
-        rows, ranges = [sight.rows for sight in sights], [slice(sight.start, sight.stop) for sight in sights]
+        rows = [sight.rows for sight in sights]
 
         def attend(layer: int, query: Tensor) -> Tensor:
-            keys, values = pool.layer(layer).unbind(0)
-            parts = query.split_with_sizes(rows)
-            outputs = [attend_all(part, keys[seen], values[seen]) for part, seen in zip(parts, ranges, strict=True)]
+            memory, parts = pool.layer(layer), query.split_with_sizes(rows)
+            outputs = [
+                attend_all(part, *seen(memory, sight).unbind(0)) for part, sight in zip(parts, sights, strict=True)
+            ]
             return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
         return attend
+
+
+def seen(memory: Tensor, sight: Sight) -> Tensor:
+    """Keys and values [2, n, H, D] of the places that a sight names in a layer's [2, T, H, D]; a view if it can be."""
+    parts = [memory[:, start:stop] for start, stop in sight.ranges]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def attend_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -68,6 +68,8 @@ class FlashInferBackend:
         kernels: which kernels they are.
     """
 
+    whole_pages = True
+
     def __init__(self, wrapper: Wrapper, kernels: Kernels) -> None:
         self._wrapper = wrapper
         self.kernels = kernels
@@ -190,6 +192,6 @@ def _try(backend: FlashInferBackend, shape: PoolShape) -> None:
     pool.layer(0).fill_(float("nan"))
     pool.layer(0)[:, page : page + seen] = 1
     query = torch.ones((rows, shape.heads, shape.head_dim), dtype=shape.dtype, device=shape.device)
-    out = backend.plan(pool, [Sight(rows, page, page + seen, page)])(0, query)
+    out = backend.plan(pool, [Sight(rows, ((page, page + seen),), page)])(0, query)
     if not torch.equal(out, torch.ones_like(out)):
         raise ValueError("its kernels give wrong numbers on this device")

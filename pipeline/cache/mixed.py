@@ -25,6 +25,8 @@ class MixedBackend:
         multiprocessors: of the device.
     """
 
+    whole_pages = True
+
     def __init__(self, together: Backend, multiprocessors: int) -> None:
         self._together = together
         self._alone = DenseBackend()

@@ -41,6 +41,8 @@ class TableTensors:
 class PagedBackend:
     """The reference of paged reading."""
 
+    whole_pages = True
+
     def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
         """See `Backend`."""
         table = PageTable.of(sights)

@@ -1,4 +1,5 @@
-"""The storage of all streams' memories: for each layer one buffer of keys and one of values, shared by every stream.
+"""The storage of all streams' memories: for each attention layer a buffer of keys and values that all streams share,
+and for each `kda` layer a row a stream.
 
 The buffers are as large as the open streams need. A stream that finds no gap makes them grow, one layer after another,
 so that growing takes the memory of one layer more, not of all; the other streams' tokens move with them, together, and
@@ -14,16 +15,18 @@ from ..errors import AdmissionError
 from ..model.devices import is_device_failure
 from .ledger import Layout
 from .pages import Span, Spans
+from .state_pool import StatePool, StateShape
 
 
 @dataclass(frozen=True, slots=True)
 class PoolShape:
-    """What a token takes in a pool.
+    """What a stream takes in a pool: so much for each token place, and so much for itself.
 
     Attributes:
-        layers: L, layers that keep a memory.
+        layers: L, attention layers that keep keys and values.
         heads, head_dim: H and D, of keys and values.
         dtype, device: of the storage.
+        states: what layers keep that remember in a state of constant size; None if there are no such layers.
     """
 
     layers: int
@@ -31,6 +34,16 @@ class PoolShape:
     head_dim: int
     dtype: torch.dtype
     device: torch.device
+    states: StateShape | None = None
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of a stream apart from its tokens."""
+        return 0 if self.states is None else self.states.stream_bytes
+
+    def bytes_of(self, layout: Layout) -> int:
+        """Bytes of a stream with this layout."""
+        return pages_of(layout) * layout.frame_tokens * self.token_bytes + self.stream_bytes
 
     @property
     def token_bytes(self) -> int:
@@ -39,12 +52,13 @@ class PoolShape:
 
     def describe(self, layout: Layout) -> str:
         """How much memory a stream takes, as a sum that can be checked."""
-        slots = layout.front + layout.pinned + layout.window
-        return (
-            f"{gib(pages_of(layout) * layout.frame_tokens * self.token_bytes)} for {slots} frames of "
-            f"{layout.frame_tokens} tokens and {layout.history} x {layout.kept_tokens} tokens of history, each "
-            f"{self.layers} layers x 2 x {self.heads} heads x {self.head_dim} x {self.dtype.itemsize} bytes"
+        tokens = (
+            f"{layout.slots} frames of {layout.frame_tokens} tokens and {layout.history_slots} x {layout.kept_tokens} "
+            f"tokens of history, each {self.layers} layers x 2 x {self.heads} heads x {self.head_dim} x "
+            f"{self.dtype.itemsize} bytes"
         )
+        states = f", and {gib(self.stream_bytes)} for {self.states.layers} kda layers" if self.states else ""
+        return f"{gib(self.bytes_of(layout))} for {tokens}{states}"
 
 
 def pages_of(layout: Layout) -> int:
@@ -70,12 +84,33 @@ class Pool:
         self._limit_bytes = limit_bytes
         self._spans = Spans()
         self._buffers = [self._empty(0) for _ in range(shape.layers)]
+        self._states = None if shape.states is None else StatePool(shape.states)
+        self._rows: dict[int, int] = {}
         self._next_owner = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        return self._spans.capacity * self.shape.token_bytes
+        return self._spans.capacity * self.shape.token_bytes + (0 if self._states is None else self._states.nbytes)
+
+    @property
+    def states(self) -> StatePool:
+        """What `kda` layers keep.
+
+        Raises:
+            LookupError: there are no such layers.
+        """
+        if self._states is None:
+            raise LookupError("this pool has no states of constant size")
+        return self._states
+
+    def row(self, owner: int) -> int:
+        """A stream's row in `states`.
+
+        Raises:
+            KeyError: it has none.
+        """
+        return self._rows[owner]
 
     @property
     def spans(self) -> Spans:
@@ -123,15 +158,22 @@ class Pool:
             RuntimeError, MemoryError: the device has no room. Nothing has changed.
         """
         owner = self._next_owner
-        if self._spans.can_allocate(page_tokens, pages):
-            self._spans = self._spans.allocate(owner, page_tokens, pages)
-        else:
-            self._rebuild(self._spans.packed(owner, page_tokens, pages))
+        if self._states is not None:
+            self._rows[owner] = self._states.allocate()
+        try:
+            if self._spans.can_allocate(page_tokens, pages):
+                self._spans = self._spans.allocate(owner, page_tokens, pages)
+            else:
+                self._rebuild(self._spans.packed(owner, page_tokens, pages))
+        except BaseException:
+            self._free_row(owner)
+            raise
         self._next_owner += 1
         return owner
 
     def free(self, owner: int) -> None:
         """Give a stream's places back; with the last stream the buffers go. Idempotent."""
+        self._free_row(owner)
         self._spans = self._spans.free(owner)
         if not self._spans.held and self._spans.capacity:
             self._spans = Spans()
@@ -157,6 +199,10 @@ class Pool:
         if sizes - {self._spans.capacity}:
             raise ValueError(f"buffers have {sorted(sizes)} places, the books {self._spans.capacity}")
 
+    def _free_row(self, owner: int) -> None:
+        if self._states is not None and owner in self._rows:
+            self._states.free(self._rows.pop(owner))
+
     def _empty(self, tokens: int) -> Tensor:
         shape = self.shape
         with torch.inference_mode(False):  # else nothing outside inference mode could write to it
@@ -164,13 +210,16 @@ class Pool:
 
     def _refusal(self, layout: Layout) -> str | None:
         page_tokens, pages = layout.frame_tokens, pages_of(layout)
-        if self._limit_bytes is None or self._spans.can_allocate(page_tokens, pages):
+        if self._limit_bytes is None:
             return None
-        needed = self._spans.packed(self._next_owner, page_tokens, pages).capacity * self.shape.token_bytes
+        fits = self._spans.can_allocate(page_tokens, pages)
+        spans = self._spans if fits else self._spans.packed(self._next_owner, page_tokens, pages)
+        needed = spans.capacity * self.shape.token_bytes
+        needed += 0 if self._states is None else self._states.nbytes_with_another
         return None if needed <= self._limit_bytes else self._no_room(layout)
 
     def _no_room(self, layout: Layout) -> str:
-        used = self._spans.used * self.shape.token_bytes
+        used = self._spans.used * self.shape.token_bytes + len(self._spans.held) * self.shape.stream_bytes
         most = "" if self._limit_bytes is None else f", of {gib(self._limit_bytes)} at most"
         return (
             f"no memory for another stream: it takes {self.shape.describe(layout)}; "

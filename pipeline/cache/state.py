@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from .ledger import Ledger
@@ -19,11 +18,13 @@ class StreamState:
         pool: where its tokens are stored: keys, normalised and rotated, and values of each layer. Only the places that
             the ledger calls visible hold anything.
         owner: its number in the pool.
+        carried: whether what `kda` layers keep is that of the epoch before, which has scanned the next frames already.
     """
 
     ledger: Ledger
     pool: Pool
     owner: int
+    carried: bool = False
 
     @classmethod
     def allocate(cls, pool: Pool, ledger: Ledger) -> "StreamState":
@@ -42,48 +43,30 @@ class StreamState:
     @property
     def nbytes(self) -> int:
         """Bytes of its places, used or not; constant over a stream's life."""
-        return self.span.tokens * self.pool.shape.token_bytes
+        return self.span.tokens * self.pool.shape.token_bytes + self.pool.shape.stream_bytes
 
     def layer(self, index: int) -> Tensor:
         """A layer's keys and values [2, N, H, D], a view of the stream's places."""
         span = self.span
         return self.pool.layer(index)[:, span.start : span.stop]
 
-    def kept(self, index: int) -> Tensor:
-        """What later steps can see of a layer: keys and values [2, n, H, D], a view of the ledger's `kept` places."""
-        return self.layer(index)[:, slice(*self.ledger.kept)]
+    def kept(self, index: int) -> tuple[Tensor, ...]:
+        """What later steps can see of a layer: keys and values [2, n, H, D] of each of the ledger's `kept` ranges.
 
-    def copy(self) -> "StreamState":
-        """A state that goes on from here independently.
-
-        Raises:
-            AdmissionError: the pool has no room for it.
+        They are views of the stream's places.
         """
-        copied = StreamState.allocate(self.pool, self.ledger)
-        copied.write(self.read())
-        return copied
+        layer = self.layer(index)
+        return tuple(layer[:, start:stop] for start, stop in self.ledger.kept)
 
-    def reset(self) -> None:
-        """Forget everything; the places are kept."""
+    def states(self, index: int) -> tuple[Tensor, ...]:
+        """What a `kda` layer keeps, views: see `StatePool.read`."""
+        return self.pool.states.read(index, self.pool.row(self.owner))
+
+    def reset(self, *, carry: bool = False) -> None:
+        """Forget everything; the places are kept. `carry` keeps what `kda` layers have, for a new epoch."""
         self.ledger = Ledger(self.ledger.layout)
+        self.carried = carry
 
     def free(self) -> None:
         """Give the places back. The state must not be used any more. Idempotent."""
         self.pool.free(self.owner)
-
-    def read(self) -> Tensor:
-        """A copy of what later steps can see: keys and values [L, 2, n, H, D] of the ledger's `kept` places."""
-        return torch.stack([self.kept(index) for index in range(self.pool.shape.layers)])
-
-    def write(self, tokens: Tensor) -> None:
-        """Put back what `read` gave of a state with an equal ledger, on any device, in the pool's dtype.
-
-        Raises:
-            ValueError: the shape or the dtype is another. Nothing has changed.
-        """
-        shape, kept = self.pool.shape, slice(*self.ledger.kept)
-        wanted = (shape.layers, 2, kept.stop - kept.start, shape.heads, shape.head_dim)
-        if tuple(tokens.shape) != wanted or tokens.dtype is not shape.dtype:
-            raise ValueError(f"expected {shape.dtype} {list(wanted)}, got {tokens.dtype} {list(tokens.shape)}")
-        for index, layer in enumerate(tokens):
-            self.kept(index).copy_(layer)

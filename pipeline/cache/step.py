@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+import torch
 from torch import Tensor
 
+from ..model.delta_attention import KimiDeltaAttention
 from .ledger import Move, StepPlan
-from .page_table import Sight
+from .page_table import Sight, sights_of
 from .pool import Pool
+from .scan import StreamScan, Wave, waves
 from .state import StreamState
 
 Attend = Callable[[int, Tensor], Tensor]
@@ -17,14 +20,21 @@ Attend = Callable[[int, Tensor], Tensor]
 
 
 class Backend(Protocol):
-    """A way to compute softmax(q k^T / sqrt(D)) v over places of a pool; no mask, queries of a step see each other."""
+    """A way to compute softmax(q k^T / sqrt(D)) v over places of a pool, without a mask.
+
+    Attributes:
+        whole_pages: whether it reads pages only, the last of them in part: it cannot see a history that goes round in
+            its places, as that of an endless stream does when steps have several of its frames.
+    """
+
+    whole_pages: bool
 
     def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
         """Prepare a step, once for all its layers, from host values only.
 
         Args:
             pool: where keys and values stand when the result is called; its spans stay where they are until then.
-            sights: what each stream's queries see; the queries come in this order.
+            sights: what the queries see; they come in this order.
 
         Raises:
             ValueError: the backend cannot attend like this.
@@ -63,9 +73,10 @@ class Step:
         self.plans = tuple(state.ledger.plan(count) for state, count in zip(states, frames, strict=True))
         spans = [state.span for state in states]
         self._parts = tuple(_Part(*part) for part in zip(states, self.plans, (s.start for s in spans), strict=True))
-        sights = tuple(Sight.of(span, plan) for span, plan in zip(spans, self.plans, strict=True))
-        self._attend = backend.plan(self._pool, sights)
-        self._appended = self._committed = False
+        seen = [sight for span, plan in zip(spans, self.plans, strict=True) for sight in sights_of(span, plan)]
+        self._attend = backend.plan(self._pool, seen)
+        self._waves: tuple[Wave, ...] | None = None
+        self._written = self._committed = False
 
     def __enter__(self) -> Self:
         return self
@@ -73,19 +84,19 @@ class Step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._appended and not self._committed:
+        if self._written and not self._committed:
             for part in self._parts:
-                if part.plan.keyframe:
+                if part.plan.keeps:
                     part.state.reset()
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Store keys and values [F, P, H, D] of a layer, normalised and rotated, in the pool's dtype."""
-        self._appended = True
+        self._written = True
         buffer, index = self._pool.layer(layer), 0
         for part in self._parts:
             _move(buffer, part.start, part.plan.evictions)
-            for place in part.plan.places:
-                begin = part.start + place
+            for frame in part.plan.frames:
+                begin = part.start + frame.place
                 buffer[0, begin : begin + key.shape[1]] = key[index]
                 buffer[1, begin : begin + key.shape[1]] = value[index]
                 index += 1
@@ -98,11 +109,51 @@ class Step:
             _move(buffer, part.start, part.plan.late_evictions)
         return out
 
+    def scan(self, layer: int, attention: KimiDeltaAttention, tokens: Tensor) -> Tensor:
+        """A `kda` layer (its index among those) over tokens [F, P, C], from its streams' states, which move on.
+
+        Args:
+            layer: index among the `kda` layers.
+            attention: the layer.
+            tokens: of all frames of the step.
+
+        Returns:
+            [F, P, C] in the dtype of the layer's weights.
+        """
+        self._written = True
+        state = self._pool.states.layer(layer)
+        fresh = [self._row(part) for part in self._parts if part.plan.first and not part.state.carried]
+        if fresh:
+            state.reset(torch.tensor(fresh).to(tokens.device, non_blocking=True))
+        self._waves = self._waves or waves([_scan(part, self._row(part)) for part in self._parts])
+        outputs = []
+        for wave in self._waves:
+            chosen = tokens if len(self._waves) == 1 else tokens[list(wave.frames)]
+            sequences = wave.sequences(tokens.shape[1], tokens.device)
+            out, _ = attention(chosen.flatten(0, 1)[None], state, sequences, read_only=wave.reads_only)
+            outputs.append(out.view(chosen.shape))
+        return outputs[0] if len(outputs) == 1 else _in_order(self._waves, outputs)
+
     def commit(self) -> None:
         """Make the step last: call once, after the last layer."""
         for part in self._parts:
             part.state.ledger = part.plan.after
+            part.state.carried = False
         self._committed = True
+
+    def _row(self, part: _Part) -> int:
+        return self._pool.row(part.state.owner)
+
+
+def _scan(part: _Part, row: int) -> StreamScan:
+    return StreamScan(part.plan, row, reads_only=part.plan.first and part.state.carried)
+
+
+def _in_order(done: Sequence[Wave], outputs: Sequence[Tensor]) -> Tensor:
+    # Outputs of frames, wave by wave, in the order of the step.
+    joined = torch.cat(list(outputs))
+    order = torch.tensor([number for wave in done for number in wave.frames], device=joined.device)
+    return torch.empty_like(joined).index_copy_(0, order, joined)
 
 
 def _move(buffer: Tensor, start: int, moves: tuple[Move, ...]) -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..config import NetworkConfig
-from .attention import EPS, FrameMixer, GlobalMixer, MemoryStep
+from ..config import MixerName, NetworkConfig
+from .attention import EPS, Attention, DeltaMixer, FrameMixer, GlobalMixer, MemoryStep, Mixer
 from .blocks import Block
+from .delta_attention import KimiDeltaAttention, streaming_config
 from .patch_embed import make_patch_embed
 from .rope import Rotation, SpatialPart, rotation_2d, rotation_3d, spatial_part
 
@@ -76,8 +77,8 @@ class Aggregator(nn.Module):
         self.camera_token = nn.Parameter(torch.zeros(1, 2, 1, channels))
         self.register_token = nn.Parameter(torch.zeros(1, 2, network.register_tokens, channels))
         self.scale_token = nn.Parameter(torch.zeros(1, 2, 1, channels))
-        self.frame_blocks = nn.ModuleList(_block(network, dtype) for _ in range(network.depth))
-        self.global_blocks = nn.ModuleList(_block(network, dtype) for _ in range(network.depth))
+        self.frame_blocks = nn.ModuleList(_block(network, "attention", dtype) for _ in range(network.depth))
+        self.global_blocks = nn.ModuleList(_block(network, mixer, dtype) for mixer in network.global_mixers)
         # Plain constants, so real tensors even where the parameters are made on the meta device.
         self.register_buffer("mean", torch.tensor(MEAN, device="cpu").view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD, device="cpu").view(3, 1, 1), persistent=False)
@@ -99,11 +100,12 @@ class Aggregator(nn.Module):
         rows, columns = (side // self.network.patch_size for side in images.shape[2:])
         tables = self._grid_tables(rows, columns)
         within, across = FrameMixer(tables.within), self._rotation_across(tables, numbers)
+        mixers = self._global_mixers(across, memory)
         tokens = torch.cat((self._special_tokens(numbers), self.patch_embed((images - self.mean) / self.std)), dim=1)
         outputs: list[LayerOutput] = []
         for layer in range(layers[-1] + 1):
             frame = self.frame_blocks[layer](tokens, within)
-            tokens = self.global_blocks[layer](frame, GlobalMixer(across, memory, layer))
+            tokens = self.global_blocks[layer](frame, mixers[layer])
             if layer in layers:
                 outputs.append(LayerOutput(layer, frame, tokens))
         return tuple(outputs)
@@ -117,6 +119,15 @@ class Aggregator(nn.Module):
     def head_dim(self) -> int:
         """D."""
         return self.network.channels // self.network.heads
+
+    def _global_mixers(self, across: Rotation, memory: MemoryStep) -> list[Mixer]:
+        kinds = self.network.global_mixers
+        return [
+            GlobalMixer(across, memory, kinds[:layer].count(kind))
+            if kind == "attention"
+            else DeltaMixer(memory, kinds[:layer].count(kind))
+            for layer, kind in enumerate(kinds)
+        ]
 
     def _special_tokens(self, numbers: FrameNumbers) -> Tensor:
         # [F, S, C]. Slot 0 of each token is for first (or scale) frames, slot 1 for all others.
@@ -144,6 +155,11 @@ class Aggregator(nn.Module):
         return _GridTables(rotation_2d(*shape), spatial_part(*shape) if self.network.rope3d else None)
 
 
-def _block(network: NetworkConfig, dtype: torch.dtype) -> Block:
-    hidden = int(network.channels * network.mlp_ratio)
-    return Block(network.channels, network.heads, hidden, eps=EPS, qk_norm=True, dtype=dtype)
+def _block(network: NetworkConfig, mixer: MixerName, dtype: torch.dtype) -> Block:
+    channels, hidden = network.channels, int(network.channels * network.mlp_ratio)
+    attn: nn.Module = (
+        Attention(channels, network.heads, qk_norm=True, dtype=dtype)
+        if mixer == "attention"
+        else KimiDeltaAttention(streaming_config(channels, network.heads), dtype)
+    )
+    return Block(attn, channels, hidden, eps=EPS, dtype=dtype)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .attention import Attention, Mixer
+from .attention import Mixer
 
 
 class LayerScale(nn.Module):
@@ -34,26 +34,23 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """x + ls1(attn(norm1 x)), then x + ls2(mlp(norm2 x)).
+    """x + ls1(mix(norm1 x)), then x + ls2(mlp(norm2 x)).
 
     The residual stream and the norms are float32 whatever `dtype` the linear layers compute in: a stream of bfloat16
     would be rounded, by up to 2^-9 of its size, 96 times in 48 blocks.
 
     Args:
+        attn: the mixing layer, of C channels, called by the mixer that `forward` is given.
         channels: C.
-        heads: H.
         hidden: channels inside the MLP.
         eps: of the two norms.
-        qk_norm: see `Attention`.
-        dtype: number format of the linear layers.
+        dtype: number format of the MLP.
     """
 
-    def __init__(
-        self, channels: int, heads: int, hidden: int, *, eps: float, qk_norm: bool, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, attn: nn.Module, channels: int, hidden: int, *, eps: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(channels, eps=eps)
-        self.attn = Attention(channels, heads, qk_norm=qk_norm, dtype=dtype)
+        self.attn = attn
         self.ls1 = LayerScale(channels)
         self.norm2 = nn.LayerNorm(channels, eps=eps)
         self.mlp = Mlp(channels, hidden, dtype)
@@ -61,6 +58,6 @@ class Block(nn.Module):
 
     def forward(self, tokens: Tensor, mix: Mixer) -> Tensor:
         """Tokens float32 [F, P, C] to the same."""
-        tokens = self.ls1(tokens, self.attn(self.norm1(tokens), mix))
+        tokens = self.ls1(tokens, mix(self.attn, self.norm1(tokens)))
         tokens = self.ls2(tokens, self.mlp(self.norm2(tokens)))
         return tokens

@@ -165,6 +165,8 @@ def _random_weight(name: str, shape: tuple[int, ...], generator: np.random.Gener
     leaf, parent = name.split(".")[-1], name.split(".")[-2:][0]
     if leaf == "gamma":
         return np.full(shape, 0.5, np.float32)
+    if leaf in ("A_log", "dt_bias"):
+        return _random_decay(leaf, shape, generator)
     if "norm" in parent and leaf == "weight":
         return np.ones(shape, np.float32)
     if leaf == "bias":
@@ -172,3 +174,11 @@ def _random_weight(name: str, shape: tuple[int, ...], generator: np.random.Gener
     # A linear layer keeps the variance of what goes through it; tokens and positions are of the size of the patches.
     fan_in = math.prod(shape[1:]) if leaf == "weight" else 4
     return generator.standard_normal(shape, dtype=np.float32) / np.float32(math.sqrt(fan_in))
+
+
+def _random_decay(leaf: str, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+    # Kimi Delta Attention's log decay a token is -exp(A_log) softplus(f + dt_bias): memories of 10 to 1000 tokens.
+    if leaf == "A_log":
+        return np.zeros(shape, np.float32)
+    steps = np.exp(generator.uniform(math.log(1e-3), math.log(1e-1), shape))
+    return np.log(np.expm1(steps)).astype(np.float32)

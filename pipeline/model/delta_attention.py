@@ -53,10 +53,27 @@ class DeltaAttentionConfig:
         """D: queries, keys and values side by side, as the convolution sees them."""
         return 2 * self.key_channels + self.value_channels
 
+    def state_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of what a layer keeps of one stream, with weights of `dtype`."""
+        recurrent = self.value_heads * self.head_dim * self.value_dim * torch.float32.itemsize
+        return recurrent + (KEPT * self.mixed_channels * dtype.itemsize if self.short_convolution else 0)
+
     @property
     def cuts(self) -> tuple[int, int]:
         """Where, among D channels, keys begin and where values begin."""
         return self.key_channels, 2 * self.key_channels
+
+
+def streaming_config(channels: int, heads: int) -> DeltaAttentionConfig:
+    """The layer of a global block: as many heads, as wide, as attention in its place has.
+
+    Raises:
+        ValueError: channels are no multiple of heads.
+    """
+    if channels % heads:
+        raise ValueError(f"channels are a multiple of heads, got {channels} and {heads}")
+    width = channels // heads
+    return DeltaAttentionConfig(channels, heads, width, value_heads=heads, value_dim=width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +87,11 @@ class DeltaAttentionState:
     recurrent: Tensor
     convolution: Tensor | None
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What there is of the two."""
+        return (self.recurrent,) if self.convolution is None else (self.recurrent, self.convolution)
+
     def clone(self) -> "DeltaAttentionState":
         """A copy that shares nothing: a snapshot."""
         return DeltaAttentionState(
@@ -81,6 +103,14 @@ class DeltaAttentionState:
         self.recurrent.index_fill_(0, slots.long(), 0)
         if self.convolution is not None:
             self.convolution.index_fill_(0, slots.long(), 0)
+
+
+def new_state(config: DeltaAttentionConfig, rows: int, dtype: torch.dtype, device: torch.device) -> DeltaAttentionState:
+    """States of `rows` new streams, zeros, for a layer whose weights are of `dtype`."""
+    recurrent = torch.zeros(rows, config.value_heads, config.head_dim, config.value_dim, device=device)
+    if not config.short_convolution:
+        return DeltaAttentionState(recurrent, None)
+    return DeltaAttentionState(recurrent, torch.zeros(rows, KEPT, config.mixed_channels, dtype=dtype, device=device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +186,7 @@ class KimiDeltaAttention(nn.Module):
 
     def new_state(self, rows: int) -> DeltaAttentionState:
         """States of `rows` new streams, zeros, on the layer's device."""
-        config, weight = self.config, self.q_proj.weight
-        recurrent = torch.zeros(rows, config.value_heads, config.head_dim, config.value_dim, device=weight.device)
-        if not config.short_convolution:
-            return DeltaAttentionState(recurrent, None)
-        return DeltaAttentionState(recurrent, weight.new_zeros(rows, KEPT, config.mixed_channels))
+        return new_state(self.config, rows, self.q_proj.weight.dtype, self.q_proj.weight.device)
 
     @torch.no_grad()
     def forward(

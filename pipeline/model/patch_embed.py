@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..config import NetworkConfig
-from .attention import mix_frame
+from .attention import Attention, mix_alone
 from .blocks import Block
 from .presets import DINO_SHAPES, DinoShape
 
@@ -42,10 +42,7 @@ class DinoPatches(nn.Module):
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + DINO_GRID**2, channels))
         self.register_tokens = nn.Parameter(torch.zeros(1, DINO_REGISTERS, channels))
         self.patch_embed = ConvPatches(channels, patch_size, dtype)
-        self.blocks = nn.ModuleList(
-            Block(channels, shape.heads, DINO_MLP_RATIO * channels, eps=DINO_EPS, qk_norm=False, dtype=dtype)
-            for _ in range(shape.depth)
-        )
+        self.blocks = nn.ModuleList(_block(shape, dtype) for _ in range(shape.depth))
         self.norm = nn.LayerNorm(channels, eps=DINO_EPS)
         self._patch_size = patch_size
         self._positions: dict[tuple[int, int], Tensor] = {}
@@ -58,7 +55,7 @@ class DinoPatches(nn.Module):
         first = (self.cls_token + self.pos_embed[:, :1]).expand(frames, -1, -1)
         tokens = torch.cat((first, self.register_tokens.expand(frames, -1, -1), patches), dim=1)
         for block in self.blocks:
-            tokens = block(tokens, mix_frame)
+            tokens = block(tokens, mix_alone)
         out: Tensor = self.norm(tokens[:, 1 + DINO_REGISTERS :])
         return out
 
@@ -74,6 +71,11 @@ class DinoPatches(nn.Module):
         learnt = self.pos_embed[:, 1:].reshape(1, DINO_GRID, DINO_GRID, -1).permute(0, 3, 1, 2)
         resized = functional.interpolate(learnt, size=(rows, columns), mode="bicubic", antialias=True)
         return resized.flatten(2).transpose(1, 2)  # [1, rows * columns, C]
+
+
+def _block(shape: DinoShape, dtype: torch.dtype) -> Block:
+    attention = Attention(shape.channels, shape.heads, qk_norm=False, dtype=dtype)
+    return Block(attention, shape.channels, DINO_MLP_RATIO * shape.channels, eps=DINO_EPS, dtype=dtype)
 
 
 def make_patch_embed(network: NetworkConfig, dtype: torch.dtype) -> ConvPatches | DinoPatches:

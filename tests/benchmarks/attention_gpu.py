@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from retinad.pipeline.cache.dense import DenseBackend, attend_all
+from retinad.pipeline.cache.dense import DenseBackend, attend_all, seen
 from retinad.pipeline.cache.flashinfer import open_flashinfer
 from retinad.pipeline.cache.ledger import Layout, Ledger
 from retinad.pipeline.cache.mixed import MixedBackend
-from retinad.pipeline.cache.page_table import Sight
+from retinad.pipeline.cache.page_table import Sight, sights_of
 from retinad.pipeline.cache.pool import Pool, PoolShape
 from retinad.pipeline.cache.state import StreamState
 from retinad.pipeline.cache.step import Backend, Step
@@ -93,7 +93,7 @@ def error(out: Tensor, query: Tensor, pool: Pool, sights: list[Sight]) -> float:
     """Largest error of a stream's output."""
     rows, worst = [sight.rows for sight in sights], 0.0
     for sight, part, actual in zip(sights, query.split(rows), out.split(rows), strict=True):
-        keys, values = pool.layer(0)[:, sight.start : sight.stop].float().unbind(0)
+        keys, values = seen(pool.layer(0), sight).float().unbind(0)
         expected = attend_all(part.float(), keys, values)
         worst = max(worst, float((actual.float() - expected).norm() / expected.norm()))
     return worst
@@ -106,11 +106,11 @@ def measure(case: Case, name: str, backend: Backend) -> str:
     step = Step(states, frames, backend)
     shape = (sum(frames), case.frame_tokens, SHAPE.heads, SHAPE.head_dim)
     query = 2 * torch.randn(shape, device="cuda").to(SHAPE.dtype)
-    sights = [Sight.of(state.span, plan) for state, plan in zip(states, step.plans, strict=True)]
+    sights = [part for state, plan in zip(states, step.plans, strict=True) for part in sights_of(state.span, plan)]
     wrong = error(step.attend(0, query).flatten(0, 1), query.flatten(0, 1), states[0].pool, sights)
     took_ms = milliseconds(lambda: step.attend(0, query))
-    seen = sum(sight.stop - sight.start for sight in sights)
-    tera = sum(4 * s.rows * (s.stop - s.start) for s in sights) * SHAPE.heads * SHAPE.head_dim / took_ms / 1e9
+    seen = sum(sight.tokens for sight in sights)
+    tera = sum(4 * s.rows * s.tokens for s in sights) * SHAPE.heads * SHAPE.head_dim / took_ms / 1e9
     return (
         f"| {case.name} | {case.streams} | {seen // case.streams} | {name} | {took_ms:.3f} | {tera:.0f} | "
         f"{planning_ms(states, frames, backend):.2f} | {wrong:.1e} |"

@@ -136,14 +136,6 @@ def test_equal_sizes_run_in_one_forward_of_at_most_max_batch(max_batch: int, for
         assert engine.statistics().forwards == forwards
 
 
-def test_two_frames_of_one_camera_are_refused(engine: Engine) -> None:
-    engine.open_stream("a", STREAM, ResizeMode.CROP)
-    with pytest.raises(ValueError, match="one frame of each camera"):
-        engine.step([frame("a", 0), frame("a", 1)])
-    with pytest.raises(ValueError, match="already has a stream"):
-        engine.open_stream("a", STREAM, ResizeMode.CROP)
-
-
 # New epochs
 
 
@@ -376,7 +368,7 @@ def test_statistics_and_description_say_what_runs(engine: Engine) -> None:
     statistics = engine.statistics()
     assert (statistics.streams[0].waiting, statistics.streams[0].frames, statistics.streams[0].nbytes) == (1, 1, 0)
     assert (engine.description.name, engine.description.weights) == ("test", "random:0")
-    assert engine.description.mixers == ("softmax", "softmax")
+    assert engine.description.mixers == ("attention", "attention")
     assert engine.description.parameters == sum(p.numel() for p in model_of(engine).parameters())
     engine.close_stream("a")
     engine.close_stream("a")

@@ -20,6 +20,7 @@ from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import AdmissionError, ModelError
 from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Size
 
+from .cache.memory import read_all
 from .engine_rig import CONFIG, good
 
 STREAM = StreamConfig(scale_frames=1, window=2, history_frames=4)
@@ -171,6 +172,8 @@ class Broken:
         self._layer = layer
         self.armed = False
 
+    whole_pages = True
+
     def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
         if self.armed and self._layer is None:
             raise RuntimeError("injected")
@@ -201,7 +204,7 @@ def test_a_fault_anywhere_in_a_step_restarts_its_streams_and_they_go_on_like_new
         sizes = {"a": LARGE, "b": LARGE, "c": SMALL}
         for number in range(age):
             good(engine.step([frame(camera, number, size) for camera, size in sizes.items()]))
-        kept = engine._streams["c"].state.read() if age else None  # type: ignore[union-attr]
+        kept = read_all(engine._streams["c"].state) if age else None  # type: ignore[arg-type]
         broken.armed = True
         with monkeypatch.context() as patch:
             if site == "pack":
@@ -211,7 +214,7 @@ def test_a_fault_anywhere_in_a_step_restarts_its_streams_and_they_go_on_like_new
         assert all(isinstance(outcome, FrameFailure) and "injected" in outcome.reason for outcome in failed)
         pool_of(engine).check_integrity()
         if kept is not None:
-            assert torch.equal(engine._streams["c"].state.read(), kept)  # type: ignore[union-attr]
+            assert torch.equal(read_all(engine._streams["c"].state), kept)  # type: ignore[arg-type]
         for number in range(age + 1, age + 7):
             pair = [frame(camera, number, LARGE) for camera in "ab"]
             for actual, expected in zip(good(engine.step(pair)), good(fresh.step(pair)), strict=True):
@@ -240,6 +243,8 @@ class Tables:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.sizes: list[tuple[int, ...]] = []
+
+    whole_pages = True
 
     def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
         table = PageTable.of(sights)

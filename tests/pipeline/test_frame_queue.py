@@ -126,3 +126,15 @@ async def test_counters_add_up_under_any_schedule(seed: int) -> None:
                 in_model -= 1
     assert adds_up(queue, in_model)
     assert queue.counters.captured == 200
+
+
+async def test_frames_of_a_lossless_camera_are_taken_in_runs_when_no_other_camera_waits_for_room() -> None:
+    queues = FrameQueues()
+    for camera, mode in (("a", CaptureMode.LOSSLESS), ("b", CaptureMode.LIVE), ("c", CaptureMode.LOSSLESS)):
+        queue = queues.open(camera, mode, 2, run=4 if camera == "a" else 3)
+        for number in range(4 if camera == "a" else 2):
+            await queue.put(frame(number, camera))
+    taken = [(one.stamp.camera, one.stamp.source_seq) for one in await queues.take(5)]
+    assert taken == [("a", 0), ("b", 0), ("c", 0), ("a", 1), ("c", 1)]
+    taken = [(one.stamp.camera, one.stamp.source_seq) for one in await queues.take(5)]
+    assert taken == [("a", 2), ("b", 1), ("a", 3)]

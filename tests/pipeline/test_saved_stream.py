@@ -54,10 +54,11 @@ def resume(
         state = engine._streams["a"].state
         assert state is not None
         with torch.inference_mode():
-            for index in range(config.memory_layers):
-                kept = state.kept(index).clone()
+            for index in range(config.attention_layers):
+                kept = [part.clone() for part in state.kept(index)]
                 state.layer(index).fill_(float("nan"))
-                state.kept(index).copy_(kept)
+                for place, part in zip(state.kept(index), kept, strict=True):
+                    place.copy_(part)
         return play(engine, frames)
 
 
@@ -248,7 +249,7 @@ def damaged(path: Path) -> Iterator[tuple[str, bytes]]:
         yield f"cut at {cut}", whole[:cut]
     yield "longer", whole + b"\0"
     for key, value in (
-        ("schema", 2),
+        ("schema", 1),
         ("schema", "x"),
         ("grid", [3]),
         ("counters", {}),
@@ -283,7 +284,7 @@ def test_a_damaged_file_is_refused_and_changes_nothing(path: Path, tmp_path: Pat
             except StateError:
                 continue
             raise AssertionError(name)
-        save_file({"memory.0": torch.zeros(1)}, tmp_path / "other.safetensors")
+        save_file({"tokens.0.0": torch.zeros(1)}, tmp_path / "other.safetensors")
         for other, reason in (("other.safetensors", "holds no stream"), ("none", "none"), ("", tmp_path.name)):
             with pytest.raises(StateError, match=reason):
                 engine.load_state("a", tmp_path / other)
@@ -320,8 +321,8 @@ def test_a_file_is_plain_safetensors_that_only_its_owner_reads(path: Path, monke
     save(path, frames)
     assert path.stat().st_mode & 0o777 == 0o600
     tensors = load_file(path)
-    assert sorted(tensors) == ["memory.0", "memory.1", "recent.0", "recent.1"]
-    assert tensors["memory.0"].shape == (2, (2 + 3) * 18 + 1 * 6, 2, 16)  # scale frames, window, one evicted frame
+    assert sorted(tensors) == ["recent.0", "recent.1", "tokens.0.0", "tokens.1.0"]
+    assert tensors["tokens.0.0"].shape == (2, (2 + 3) * 18 + 1 * 6, 2, 16)  # scale frames, window, one evicted frame
     monkeypatch.setattr(state_file, "PIECE_BYTES", 1000)
     save(path, frames)
     in_pieces = load_file(path)

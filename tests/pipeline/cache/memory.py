@@ -32,10 +32,30 @@ def new_state(stream: StreamConfig, pool: Pool | None = None, frame_tokens: int 
 def poison(pool: Pool, states: Sequence[StreamState]) -> None:
     """NaN in every place of the pool that no later step of these streams may see."""
     for index in range(LAYERS):
-        kept = [state.layer(index)[:, slice(*state.ledger.kept)].clone() for state in states]
+        kept = [read(state, index) for state in states]
         pool.layer(index).fill_(math.nan)
-        for state, tokens in zip(states, kept, strict=True):
-            state.layer(index)[:, slice(*state.ledger.kept)] = tokens
+        for state, parts in zip(states, kept, strict=True):
+            for place, part in zip(state.kept(index), parts, strict=True):
+                place.copy_(part)
+
+
+def read(state: StreamState, index: int) -> list[Tensor]:
+    """A copy of what later steps can see of a layer."""
+    return [part.clone() for part in state.kept(index)]
+
+
+def read_all(state: StreamState) -> Tensor:
+    """A copy of what later steps can see: [LAYERS, 2, n, H, D]."""
+    nothing = state.layer(0)[:, :0]
+    return torch.stack([torch.cat([nothing, *read(state, index)], dim=1) for index in range(state.pool.shape.layers)])
+
+
+def write_all(state: StreamState, tokens: Tensor) -> None:
+    """Put back what `read_all` gave of a state with an equal ledger."""
+    for index, layer in enumerate(tokens):
+        parts = state.kept(index)
+        for place, part in zip(parts, layer.split([place.shape[1] for place in parts], dim=1), strict=True):
+            place.copy_(part)
 
 
 def tokens(seed: int, frames: int, frame_tokens: int = P) -> Tensor:
@@ -68,7 +88,13 @@ class Oracle:
     def run(self, part: Tensor) -> Tensor:
         part = part.double()
         frames = [part[:, :, i] for i in range(part.shape[2])]  # [LAYERS, 3, P, H, D] each
-        seen = self._see(frames)
+        if self.scale or self.window:
+            return torch.cat(
+                [self._attend(part[:, :, i : i + 1], self._see([frames[i]])) for i in range(len(frames))], 1
+            )
+        return self._attend(part, self._see(frames))
+
+    def _attend(self, part: Tensor, seen: list[Tensor]) -> Tensor:
         memory = torch.cat(seen, dim=2)
         scores = torch.einsum("lfphd,lnhd->lfhpn", part[:, 0], memory[:, 1]) / math.sqrt(D)
         return torch.einsum("lfhpn,lnhd->lfphd", scores.softmax(-1), memory[:, 2])

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from retinad.pipeline.cache.dense import DenseBackend, attend_all
+from retinad.pipeline.cache.dense import seen as places_of
 from retinad.pipeline.cache.flashinfer import FlashInferBackend, open_flashinfer
 from retinad.pipeline.cache.ledger import Layout, Ledger
-from retinad.pipeline.cache.page_table import Sight
+from retinad.pipeline.cache.page_table import Sight, sights_of
 from retinad.pipeline.cache.pool import Pool, PoolShape
 from retinad.pipeline.cache.state import StreamState
 from retinad.pipeline.cache.step import Step
@@ -67,7 +68,7 @@ def relative(actual: Tensor, expected: Tensor) -> float:
 
 
 def exact(query: Tensor, pool: Pool, sight: Sight) -> Tensor:
-    keys, values = pool.layer(0)[:, sight.start : sight.stop].float().unbind(0)
+    keys, values = places_of(pool.layer(0), sight).float().unbind(0)
     return attend_all(query.float(), keys, values)
 
 
@@ -85,7 +86,7 @@ def test_ones_give_ones_whatever_the_page_size_with_nan_in_every_other_place(
         pool.layer(0)[0, page : page + seen] = 3 * normal(seen, H, D, generator=generator)
         pool.layer(0)[1, page : page + seen] = 1
         query = normal(page, H, D, generator=generator)
-        out = backend.plan(pool, [Sight(page, page, page + seen, page)])(0, query)
+        out = backend.plan(pool, [Sight(page, ((page, page + seen),), page)])(0, query)
         assert (out.float() - 1).abs().max() <= 1e-3, seen
 
 
@@ -100,9 +101,9 @@ def test_random_sights_of_random_streams_equal_float32(backend: FlashInferBacken
         for span in pool.spans.held:
             first = rng.randrange(span.pages)
             stop = rng.randint(span.start + first * page + 1, span.stop)
-            sights.append(Sight(rng.choice((1, page, 3 * page)), span.start + first * page, stop, page))
-            seen = slice(sights[-1].start, stop)
-            pool.layer(0)[:, seen] = 2 * normal(2, stop - sights[-1].start, H, D, generator=generator)
+            sights.append(Sight(rng.choice((1, page, 3 * page)), ((span.start + first * page, stop),), page))
+            start = sights[-1].ranges[0][0]
+            pool.layer(0)[:, start:stop] = 2 * normal(2, stop - start, H, D, generator=generator)
         query = normal(sum(sight.rows for sight in sights), H, D, generator=generator)
         out = backend.plan(pool, sights)(0, query)
         for sight, part, actual in zip(
@@ -118,7 +119,7 @@ def test_large_equal_logits_give_the_mean(backend: FlashInferBackend, key: float
     pool.layer(0)[0, :250] = key
     pool.layer(0)[1, :250] = normal(250, H, D, generator=seeded(0))
     query = torch.full((page, H, D), 100, dtype=DTYPE, device="cuda")
-    out = backend.plan(pool, [Sight(page, 0, 250, page)])(0, query)
+    out = backend.plan(pool, [Sight(page, ((0, 250),), page)])(0, query)
     mean = pool.layer(0)[1, :250].float().mean(0).expand(page, H, D)
     assert (out.float() - mean).abs().max() <= 2e-3
 
@@ -133,9 +134,12 @@ def test_pages_beyond_32_bits_of_numbers_are_read_rightly(backend: FlashInferBac
     for start in (0, (pages - 2) * page):
         pool.layer(0)[:, : 2 * page] = math.nan
         pool.layer(0)[:, start : start + 2 * page] = data
-        outputs.append(backend.plan(pool, [Sight(page, start, start + 2 * page - 7, page)])(0, query))
+        outputs.append(backend.plan(pool, [Sight(page, ((start, start + 2 * page - 7),), page)])(0, query))
     assert torch.equal(*outputs)
-    assert relative(outputs[1], exact(query, pool, Sight(page, start, start + 2 * page - 7, page))) <= FLASHINFER_ERROR
+    assert (
+        relative(outputs[1], exact(query, pool, Sight(page, ((start, start + 2 * page - 7),), page)))
+        <= FLASHINFER_ERROR
+    )
 
 
 # A stream's life
@@ -163,7 +167,9 @@ def live(backend: FlashInferBackend, streams: int, steps: int, frame_tokens: int
         with Step(present, frames, backend) as step:
             step.append(0, key, value)
             out = step.attend(0, query)
-            sights = [Sight.of(state.span, plan) for state, plan in zip(present, step.plans, strict=True)]
+            sights = [
+                part for state, plan in zip(present, step.plans, strict=True) for part in sights_of(state.span, plan)
+            ]
             if number % 20 < 2 or number > steps - 3:
                 compare(errors, pool, sights, query.flatten(0, 1), out.flatten(0, 1))
             step.commit()

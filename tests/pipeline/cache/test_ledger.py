@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from retinad.pipeline.cache.ledger import Layout, Ledger, Move, StepPlan
+from retinad.pipeline.cache.ledger import MOST_RANGES, Layout, Ledger, Move, StepPlan
 from retinad.pipeline.config import RetentionConfig, StreamConfig
 
 P, S = 5, 3
@@ -19,12 +19,13 @@ class Storage:
         self.places: list[Token | None] = [None] * layout.tokens
         self.ledger = Ledger(layout)
 
-    def step(self, frames: list[int]) -> tuple[StepPlan, list[Token | None]]:
+    def step(self, frames: list[int]) -> tuple[StepPlan, list[list[Token | None]]]:
+        """The plan, and what each frame sees."""
         plan = self.ledger.plan(len(frames))
         self._move(plan.evictions)
-        for frame, place in zip(frames, plan.places, strict=True):
-            self.places[place : place + P] = [(frame, token) for token in range(P)]
-        seen = self.places[slice(*plan.visible)]
+        for frame, planned in zip(frames, plan.frames, strict=True):
+            self.places[planned.place : planned.place + P] = [(frame, token) for token in range(P)]
+        seen = [[name for bounds in planned.visible for name in self.places[slice(*bounds)]] for planned in plan.frames]
         self._move(plan.late_evictions)
         self.ledger = plan.after
         return plan, seen
@@ -74,14 +75,22 @@ class Rules:
 
 def streams() -> list[StreamConfig]:
     flags = [RetentionConfig(*values) for values in itertools.product((True, False), repeat=3)]
-    sizes = itertools.product((1, 2, 5), (1, 3), (1, 3), (0, 2, 100))
-    return [StreamConfig(*size, retention=retention) for size in sizes for retention in flags]
+    sizes = itertools.product((1, 2, 5), (1, 3, 4), (1, 3), (0, 2, 100))
+    return [
+        StreamConfig(*size, retention=retention, run_frames=run)
+        for size in sizes
+        for retention in flags
+        for run in (1, 2, 4)
+    ]
 
 
-def frames_by_step(stream: StreamConfig, first: int, total: int) -> list[tuple[list[int], bool]]:
-    later = range(first, total)
-    steps = [([frame], (frame - first) % stream.keyframe_interval == 0) for frame in later]
-    return [(list(range(first)), True), *steps]
+def frames_by_step(stream: StreamConfig, first: int, total: int) -> list[list[int]]:
+    """Frame numbers: the first block, then runs of every length that the stream takes, in turn."""
+    steps, frame, lengths = [list(range(first))], first, itertools.cycle(range(stream.run, 0, -1))
+    while frame < total:
+        steps.append(list(range(frame, frame + next(lengths))))
+        frame = steps[-1][-1] + 1
+    return steps
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["all scale frames", "fewer scale frames"])
@@ -89,12 +98,27 @@ def test_a_step_sees_what_the_rules_say_and_nothing_twice(short: bool) -> None:
     for stream in streams():
         storage, rules = Storage(Layout.of(stream, P, S)), Rules(stream)
         first = 1 if short else stream.scale_frames
-        for frames, keyframe in frames_by_step(stream, first, first + 20):
+        for frames in frames_by_step(stream, first, first + 20):
             plan, seen = storage.step(frames)
-            expected = rules.step(frames, keyframe=keyframe)
-            assert plan.keyframe == keyframe
-            assert len(seen) == len(expected), (stream, frames)
-            assert set(seen) == expected, (stream, frames)
+            by_one = [frames] if plan.first else [[frame] for frame in frames]
+            for group, planned, tokens in zip(by_one, plan.frames, seen, strict=False):
+                keyframe = plan.first or (group[0] - first) % stream.keyframe_interval == 0
+                expected = rules.step(group, keyframe=keyframe)
+                assert planned.keyframe == keyframe
+                assert len(tokens) == len(expected), (stream, frames)
+                assert set(tokens) == expected, (stream, frames)
+                assert len(planned.visible) <= MOST_RANGES or plan.first
+            assert all(tokens == seen[0] for tokens in seen) or not plan.first
+
+
+def test_what_steps_of_single_frames_see_is_one_range() -> None:
+    """Kernels that read pages rely on it."""
+    for stream in streams():
+        storage = Storage(Layout.of(stream, P, S))
+        if stream.run == 1:
+            for frames in frames_by_step(stream, stream.scale_frames, 20):
+                plan, _ = storage.step(frames)
+                assert all(len(planned.visible) == 1 for planned in plan.frames), stream
 
 
 def test_frame_numbers_count_committed_frames_only() -> None:
@@ -103,7 +127,7 @@ def test_frame_numbers_count_committed_frames_only() -> None:
     numbers = []
     for count in (2, *[1] * 7):
         plan = ledger.plan(count)
-        numbers += plan.frame_numbers
+        numbers += [planned.number for planned in plan.frames]
         ledger = plan.after
     assert numbers == [0, 1, 2, 3, 3, 3, 4, 4, 4]
     assert ledger.committed == 5
@@ -115,7 +139,7 @@ def test_what_a_step_attends_to_stays_constant_for_ever() -> None:
     attended = {}
     for frame in range(100_000):
         plan = ledger.plan(1)
-        attended[frame] = plan.visible[1] - plan.visible[0]
+        attended[frame] = sum(stop - start for start, stop in plan.frames[0].visible)
         ledger = plan.after
     assert attended[1_000] == attended[10_000] == attended[99_999] == (2 + 4) * P + 10 * S
     assert max(attended.values()) <= ledger.layout.tokens

@@ -20,6 +20,8 @@ class Counting:
     def __init__(self) -> None:
         self.plans = 0
 
+    whole_pages = True
+
     def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
         self.plans += 1
         return BACKENDS["paged"].plan(pool, sights)

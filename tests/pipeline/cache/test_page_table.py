@@ -11,7 +11,7 @@ from retinad.pipeline.cache.paged import TableTensors, attend_pages
 
 from .memory import D, H
 
-TABLE = PageTable.of([Sight(5, 10, 20, 5), Sight(5, 30, 46, 5)])
+TABLE = PageTable.of([Sight(5, ((10, 20),), 5), Sight(5, ((30, 46),), 5)])
 
 
 def test_two_streams_tables() -> None:
@@ -24,16 +24,18 @@ def test_two_streams_tables() -> None:
 @pytest.mark.parametrize("seen", range(1, 16))
 def test_places_around_page_edges(page: int, seen: int) -> None:
     start = 3 * page
-    table = PageTable.of([Sight(page, start, start + seen, page)])
+    table = PageTable.of([Sight(page, ((start, start + seen),), page)])
     places = [number * page + offset for number in table.pages for offset in range(page)]
     assert places[: table.tokens[0]] == list(range(start, start + seen))
     assert len(places) - table.tokens[0] < page
 
 
-@pytest.mark.parametrize("sight", [Sight(5, 1, 9, 5), Sight(5, 5, 5, 5), Sight(0, 5, 9, 5), Sight(7, 14, 20, 7)])
+@pytest.mark.parametrize(
+    "sight", [Sight(5, ((1, 9),), 5), Sight(5, ((5, 5),), 5), Sight(0, ((5, 9),), 5), Sight(7, ((14, 20),), 7)]
+)
 def test_what_has_no_page_table_is_refused(sight: Sight) -> None:
     with pytest.raises(ValueError, match="no page table of 5-token pages"):
-        PageTable.of([Sight(5, 0, 5, 5), sight])
+        PageTable.of([Sight(5, ((0, 5),), 5), sight])
 
 
 @pytest.mark.parametrize(
@@ -42,8 +44,8 @@ def test_what_has_no_page_table_is_refused(sight: Sight) -> None:
         ({"query_starts": (0, 10, 10)}, "rise"),
         ({"query_starts": (1, 5, 10)}, "rise"),
         ({"page_starts": (0, 4, 2)}, "rise"),
-        ({"query_starts": (0, 10)}, "numbers of streams"),
-        ({"last_page_tokens": (5,)}, "numbers of streams"),
+        ({"query_starts": (0, 10)}, "numbers of groups"),
+        ({"last_page_tokens": (5,)}, "numbers of groups"),
         ({"pages": (2, 3, 6, 7, 8)}, "expected 6 pages"),
         ({"pages": (2, 3, 6, 7, 8, 10)}, "below 10"),
         ({"pages": (-1, 3, 6, 7, 8, 9)}, "below 10"),

@@ -11,7 +11,7 @@ from retinad.pipeline.cache.step import Backend
 from retinad.pipeline.config import StreamConfig
 from retinad.pipeline.errors import AdmissionError
 
-from .memory import BACKENDS, LAYERS, D, H, P, S, new_pool, new_state, poison, run, tokens
+from .memory import BACKENDS, LAYERS, D, H, P, S, new_pool, new_state, poison, read_all, run, tokens, write_all
 
 TOKEN_BYTES = LAYERS * 2 * H * D * 4
 STREAM = StreamConfig(2, 3, history_frames=4)
@@ -48,13 +48,13 @@ def test_streams_of_any_sizes_keep_their_tokens_when_the_pool_grows_or_is_packed
     pool = new_pool()
     states = [filled(pool, size, 100 * size) for size in (5, 9, 7, 5)]
     states.pop(1).free()
-    kept = [state.read() for state in states]
+    kept = [read_all(state) for state in states]
     ledgers = [state.ledger for state in states]
     new = [new_state(STREAM, pool, size) for size in (11, 7, 3, 9)]
     pool.check_integrity()
     poison(pool, [*states, *new])
     for state, before, ledger in zip(states, kept, ledgers, strict=True):
-        assert torch.equal(state.read(), before)
+        assert torch.equal(read_all(state), before)
         assert state.ledger == ledger
 
 
@@ -93,7 +93,7 @@ def test_a_span_that_another_stream_has_left_is_like_new(backend: Backend) -> No
 def test_one_stream_too_many_is_refused_with_the_sum_and_nothing_changes() -> None:
     pool = new_pool(limit_bytes=2 * PAGES * P * TOKEN_BYTES + 100)
     states = [filled(pool, P, seed) for seed in (0, 50)]
-    kept, spans = [state.read() for state in states], pool.spans
+    kept, spans = [read_all(state) for state in states], pool.spans
     assert not pool.can_allocate(layout())
     with pytest.raises(AdmissionError) as refusal:
         new_state(STREAM, pool)
@@ -103,7 +103,7 @@ def test_one_stream_too_many_is_refused_with_the_sum_and_nothing_changes() -> No
         f"{gib(2 * PAGES * P * TOKEN_BYTES)}, of {gib(2 * PAGES * P * TOKEN_BYTES + 100)} at most"
     )
     assert pool.spans == spans
-    assert all(torch.equal(state.read(), before) for state, before in zip(states, kept, strict=True))
+    assert all(torch.equal(read_all(state), before) for state, before in zip(states, kept, strict=True))
     states[0].free()
     assert pool.can_allocate(layout())
     new_state(STREAM, pool)
@@ -126,13 +126,13 @@ class Full(Pool):
 def test_a_device_that_runs_full_while_the_pool_grows_leaves_all_streams_as_they_were(layer: int) -> None:
     pool = Full(new_pool().shape)
     states = [filled(pool, size, size) for size in (5, 7)]
-    kept, spans = [state.read() for state in states], pool.spans
+    kept, spans = [read_all(state) for state in states], pool.spans
     pool.left = layer
     with pytest.raises(AdmissionError, match="the device has no more: CUDA out of memory"):
         pool.allocate(layout(9))
     pool.check_integrity()
     assert pool.spans == spans
-    assert all(torch.equal(state.read(), before) for state, before in zip(states, kept, strict=True))
+    assert all(torch.equal(read_all(state), before) for state, before in zip(states, kept, strict=True))
     pool.allocate(layout(9))
     pool.check_integrity()
 
@@ -158,8 +158,8 @@ def test_a_pool_of_no_layers_takes_no_memory() -> None:
 def test_memory_allocated_in_inference_mode_can_be_written_outside_inference_mode() -> None:
     with torch.inference_mode():
         state = filled(new_pool(), P, 0)
-        kept = state.read()
-    state.write(kept.clone())
+        kept = read_all(state)
+    write_all(state, kept.clone())
 
 
 def test_sizes_are_given_for_people() -> None:

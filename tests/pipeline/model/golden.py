@@ -118,8 +118,8 @@ def run_step(
 
 
 def _numbers(step: Step, shift: int) -> FrameNumbers:
-    counts = [number for plan in step.plans for number in plan.frame_numbers]
-    scale_frames = [plan.after.layout.scale_frames for plan in step.plans for _ in plan.places]
+    counts = [frame.number for plan in step.plans for frame in plan.frames]
+    scale_frames = [plan.after.layout.scale_frames for plan in step.plans for _ in plan.frames]
     return FrameNumbers(
         times=tuple(number + shift for number in counts),
         first=tuple(number == 0 for number in counts),

@@ -1,0 +1,98 @@
+"""The storage of what `kda` blocks remember: for each of them one row a stream, of constant size whatever its age."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..model.delta_attention import DeltaAttentionConfig, DeltaAttentionState
+from ..model.delta_attention import new_state as zeros
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """What a stream takes.
+
+    Attributes:
+        layers: `kda` blocks that run.
+        config: what each of them is; without any, its values do not matter.
+        dtype: of the inputs that the short convolution keeps; the matrices are float32.
+        device: of the storage.
+    """
+
+    layers: int
+    config: DeltaAttentionConfig
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of a stream's rows of all layers."""
+        return self.layers * self.config.state_bytes(self.dtype)
+
+
+class StatePool:
+    """Owns the rows. It grows by doubling, and goes with the last stream.
+
+    Args:
+        shape: what a stream takes.
+    """
+
+    def __init__(self, shape: StateShape) -> None:
+        self.shape = shape
+        self._held: set[int] = set()
+        self._capacity = 0
+        self._layers = self._zeros(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self._capacity * self.shape.stream_bytes
+
+    @property
+    def nbytes_with_another(self) -> int:
+        """Bytes of all rows once another stream is in."""
+        return self._capacity_for(len(self._held) + 1) * self.shape.stream_bytes
+
+    def layer(self, index: int) -> DeltaAttentionState:
+        """A layer's rows, of all streams; valid until the next `allocate`."""
+        return self._layers[index]
+
+    def allocate(self) -> int:
+        """Take a row, the same in every layer; it may hold anything.
+
+        Raises:
+            RuntimeError, MemoryError: the device has no room. Nothing has changed.
+        """
+        capacity = self._capacity_for(len(self._held) + 1)
+        if capacity > self._capacity:
+            grown = self._zeros(capacity)
+            for new, old in zip(grown, self._layers, strict=True):
+                for to, source in zip(new.tensors, old.tensors, strict=True):
+                    to[: self._capacity] = source
+            self._layers, self._capacity = grown, capacity
+        row = next(row for row in range(self._capacity) if row not in self._held)
+        self._held.add(row)
+        return row
+
+    def free(self, row: int) -> None:
+        """Give a row back. Idempotent."""
+        self._held.discard(row)
+        if not self._held and self._capacity:
+            self._capacity = 0
+            self._layers = self._zeros(0)
+
+    def read(self, index: int, row: int) -> tuple[Tensor, ...]:
+        """What a layer keeps of one stream, views: `recurrent` [HV, K, V] float32, then `convolution` [3, D]."""
+        return tuple(tensor[row] for tensor in self._layers[index].tensors)
+
+    def _capacity_for(self, streams: int) -> int:
+        capacity = max(1, self._capacity)
+        while capacity < streams:
+            capacity *= 2
+        return capacity
+
+    def _zeros(self, rows: int) -> list[DeltaAttentionState]:
+        shape = self.shape
+        with torch.inference_mode(False):  # else nothing outside inference mode could write to it
+            return [zeros(shape.config, rows, shape.dtype, shape.device) for _ in range(shape.layers)]
