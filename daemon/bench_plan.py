@@ -67,7 +67,7 @@ class BenchPlan:
     def fill_steps(self) -> int:
         """Frames of each stream before anything is measured: its first block, or all that its window holds."""
         stream = self.stream
-        if not self.config.model.memory_layers:
+        if not self.config.model.running_mixers:
             return 1
         if not self.window_full:
             return stream.scale_frames

@@ -214,7 +214,7 @@ class Cameras:
         counters = past.counters if past else FrameCounters()
         first_epoch = past.next_epoch if past else 0
         queue = self._queues.open(
-            config.name, config.mode, config.queue_frames, counters, run=config.stream.run, first_epoch=first_epoch
+            config.name, config.mode, config.waiting_frames, counters, run=config.run, first_epoch=first_epoch
         )
 
         def on_status(status: CameraStatus) -> None:

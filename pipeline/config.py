@@ -137,6 +137,16 @@ class CameraConfig:
     fourcc: str | None = None
     stream: StreamConfig = StreamConfig()
 
+    @property
+    def run(self) -> int:
+        """Frames that one step takes at most: several only where none may be dropped."""
+        return self.stream.run if self.mode is CaptureMode.LOSSLESS else 1
+
+    @property
+    def waiting_frames(self) -> int:
+        """Frames that wait for the model at most: enough for a run."""
+        return max(self.queue_frames, self.run)
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:

@@ -166,23 +166,21 @@ class FrameQueues:
         run: int = 1,
         first_epoch: int = 0,
     ) -> FrameQueue:
-        """Make the queue of a camera. A lossless one holds as many frames as are taken together, at least.
+        """Make the queue of a camera.
 
         Args:
             camera: its name, not open yet.
             mode: what a full queue does.
             capacity: frames that wait at most, at least 1.
             counters: counters to go on with, or None to start at zero.
-            run: frames of a lossless camera that are taken together at most; of a live one, one is.
+            run: frames that are taken together, at most.
             first_epoch: number of the first connection whose frames pass here.
         """
         if camera in self._queues:
             raise ValueError(f"camera {camera!r} already has a queue")
         if capacity < 1:
             raise ValueError(f"capacity is at least 1, got {capacity}")
-        if mode is CaptureMode.LIVE:
-            run = 1
-        queue = FrameQueue(mode, max(capacity, run), run, counters or FrameCounters(), self._wake, first_epoch)
+        queue = FrameQueue(mode, capacity, run, counters or FrameCounters(), self._wake, first_epoch)
         self._queues[camera] = queue
         self._turn.append(camera)
         return queue

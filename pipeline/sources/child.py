@@ -23,8 +23,8 @@ from .reader import Grabbed, Reader, RefusedError, UnreadablePicture, load_reade
 from .redact import mask
 from .slots import SlotWriter
 
-EXTRA_SLOTS = 3
-"""Beyond those that wait in the queue: one being filled, one being handed over, one with the model."""
+EXTRA_SLOTS = 2
+"""Beyond those that wait in the queue and those with the model: one being filled, one being handed over."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -43,7 +43,7 @@ class Link:
         self._encoder = msgspec.msgpack.Encoder()
         self._rewound = False
         self.config = msgspec.msgpack.decode(self._packet(), type=CameraConfig)
-        self.slots = SlotWriter(self.config.queue_frames + EXTRA_SLOTS, self._announce)
+        self.slots = SlotWriter(self.config.waiting_frames + self.config.run + EXTRA_SLOTS, self._announce)
 
     def send(self, message: Message) -> None:
         """Send a message to the service."""
