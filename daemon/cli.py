@@ -184,6 +184,7 @@ def subscribe(
 
 
 def bench(
+    context: typer.Context,
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="Whose model and streams.")] = None,
     cameras: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="Synthetic cameras.")] = 1,
     steps: Annotated[int, typer.Option(metavar="N", min=2, help="Steps to measure.")] = 200,
@@ -202,6 +203,11 @@ def bench(
     ] = None,
 ) -> None:
     """Measure the model alone, and the way from a synthetic camera to a subscriber."""
+    from .caches import keep_kernels
+
+    cache = keep_kernels(context.obj.stack)
+    if cache.problem is not None:
+        typer.echo(f"retinad: compiled kernels are not kept: {cache.problem}", err=True)
     from .bench import bench as run
     from .bench_plan import BenchPlan, parse_size
 

@@ -1,6 +1,6 @@
 """The service's whole configuration as one frozen value, read from one TOML file and the environment's overrides.
 
-This is one of the two files that read the process's environment (the other is `systemd.py`).
+This is one of the three files that read the process's environment (the others are `systemd.py` and `caches.py`).
 """
 
 import os

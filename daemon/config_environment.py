@@ -1,7 +1,7 @@
 """What the environment says about the config: `RETINAD_<TABLE>__<KEY>` overrides, and credentials.
 
-The mapping is handed in by `config.py`, one of the two files that read the process's environment. A `RETINAD_` variable
-that names no key is an error: a misspelt override would otherwise be ignored in silence.
+The mapping is handed in by `config.py`, one of the three files that read the process's environment. A `RETINAD_`
+variable that names no key is an error: a misspelt override would otherwise be ignored in silence.
 """
 
 import copy

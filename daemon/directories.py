@@ -21,10 +21,13 @@ class Directories:
             `XDG_RUNTIME_DIR`, else `/tmp/retinad-<uid>`.
         state: what survives a restart. `STATE_DIRECTORY` (set by systemd), else `retinad` in `XDG_STATE_HOME` or
             `~/.local/state`.
+        cache: what can be made again, such as compiled kernels. `CACHE_DIRECTORY` (set by systemd), else `retinad` in
+            `XDG_CACHE_HOME` or `~/.cache`.
     """
 
     runtime: Path
     state: Path
+    cache: Path
 
 
 def find_directories(environment: Mapping[str, str]) -> Directories:
@@ -33,9 +36,11 @@ def find_directories(environment: Mapping[str, str]) -> Directories:
     home = _first(environment, "HOME")
     xdg_runtime = _first(environment, "XDG_RUNTIME_DIR")
     xdg_state = _first(environment, "XDG_STATE_HOME") or (home / ".local/state" if home else None)
+    xdg_cache = _first(environment, "XDG_CACHE_HOME") or (home / ".cache" if home else None)
     return Directories(
         runtime=_first(environment, "RUNTIME_DIRECTORY") or (xdg_runtime / "retinad" if xdg_runtime else fallback),
         state=_first(environment, "STATE_DIRECTORY") or (xdg_state / "retinad" if xdg_state else fallback / "state"),
+        cache=_first(environment, "CACHE_DIRECTORY") or (xdg_cache / "retinad" if xdg_cache else fallback / "cache"),
     )
 
 

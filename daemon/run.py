@@ -3,16 +3,19 @@
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .caches import KernelCache, keep_kernels
 from .directories import DirectoryError, make_private
 from .exit_codes import ExitCode
 from .log import Log, open_log
 from .redact import Redactor
+from .start_up import StartUp
 from .systemd import Notifier
 from .versions import find_versions
 
@@ -32,12 +35,22 @@ def run_service(path: Path, stack: ExitStack) -> ExitCode:
         path: the config file.
         stack: what is closed when the command is over: the log stays open until then.
     """
+    begun_s = time.monotonic()
     stack.enter_context(_early_signals())
     log = stack.enter_context(open_log(Redactor()))
     notifier = stack.enter_context(Notifier())
     notifier.extend_timeout(_IMPORT_TIMEOUT_S)
     notifier.status("loading")
-    return _load_and_serve(path, log, notifier)
+    cache = keep_kernels(stack)
+    _report_cache(cache)
+    return _load_and_serve(path, log, notifier, StartUp(cache, begun_s))
+
+
+def _report_cache(cache: KernelCache) -> None:
+    if cache.problem is not None:
+        _log.warning("compiled kernels are not kept: %s", cache.problem)
+    if cache.removed:
+        _log.warning("compiled kernels were damaged and are removed", extra={"kernels": cache.removed})
 
 
 @contextmanager
@@ -58,7 +71,7 @@ def _early_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _load_and_serve(path: Path, log: Log, notifier: Notifier) -> ExitCode:
+def _load_and_serve(path: Path, log: Log, notifier: Notifier, start_up: StartUp) -> ExitCode:
     # Imported here: what libraries print while they are imported must find the log open.
     from retinad.pipeline.errors import DeviceError, ModelError, PublishError
 
@@ -71,7 +84,7 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier) -> ExitCode:
         make_private(config.state_dir)
         if config.states_dir is not None:
             make_private(config.states_dir)
-        return _serve(config, path, log, notifier)
+        return _serve(config, path, log, notifier, start_up)
     except ConfigError as error:
         for problem in error.problems:
             _log.error("%s", problem, extra={"key": problem.key, "line": problem.line, "column": problem.column})
@@ -84,14 +97,19 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier) -> ExitCode:
         return ExitCode.UNAVAILABLE
 
 
-def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier) -> ExitCode:
+def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier, start_up: StartUp) -> ExitCode:
     # Imported here: torch takes seconds, and a wrong config is refused without it.
     import anyio
 
     from .config import load_config
     from .service import Edges, serve
 
-    edges = Edges(load_config=partial(load_config, path), configure=partial(_configure, log), versions=find_versions())
+    edges = Edges(
+        load_config=partial(load_config, path),
+        configure=partial(_configure, log),
+        versions=find_versions(),
+        start_up=start_up,
+    )
     return anyio.run(serve, config, edges, notifier)
 
 

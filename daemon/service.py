@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import anyio
 import structlog
@@ -23,6 +23,7 @@ from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus
 from retinad.pipeline.worker import Worker
 
 from .announce import Announcer, Description, model_header
+from .caches import KernelCache
 from .cameras import Cameras, MakeCamera
 from .config import ConfigError, ServiceConfig
 from .exit_codes import ExitCode
@@ -31,6 +32,7 @@ from .loop_lag import LoopLag
 from .pump import pump
 from .report import beat, report
 from .service_log import CameraLog, FailureLog, different_keys, log_reload, log_start
+from .start_up import StartUp
 from .systemd import Notifier
 
 _BEAT_S = 0.05
@@ -77,6 +79,7 @@ class Edges:
         versions: versions of retinad and of the libraries below it, by name.
         make_engine: loads the model and warms it up, in the worker's thread.
         make_camera: makes a camera's state machine.
+        start_up: watches this start.
     """
 
     load_config: Callable[[], ServiceConfig]
@@ -84,6 +87,7 @@ class Edges:
     versions: Mapping[str, str]
     make_engine: Callable[[ServiceConfig], AbstractContextManager[Engine]] = make_engine
     make_camera: MakeCamera = make_camera
+    start_up: StartUp = field(default_factory=lambda: StartUp(KernelCache(None)))
 
 
 async def serve(config: ServiceConfig, edges: Edges, notifier: Notifier) -> ExitCode:
@@ -117,6 +121,7 @@ class _Service:
         self._queues = FrameQueues()
 
     async def run(self) -> ExitCode:
+        self._edges.start_up.enter()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._receive_signals, name="signals")
             code = await self._run_parts()
@@ -147,11 +152,12 @@ class _Service:
             loading.start_soon(self._ask_for_time, name="start-up time")
             loading.start_soon(self._cancel_on_stop, loading, name="stop while loading")
             await resources.enter_async_context(worker)
+            self._edges.start_up.loaded()
             loading.cancel_scope.cancel()
         return None if self._stop.is_set() else worker
 
     async def _run_cameras(self, publisher: Publisher, description: Description, worker: Worker[Engine]) -> ExitCode:
-        model = await worker.run(lambda engine: engine.description)
+        model, load_times = await worker.run(lambda engine: (engine.description, engine.load_times))
         publisher.model = model_header(model)
         announcer = Announcer(publisher, self._lag)
         delivery = Delivery(self._queues, publisher, FailureLog())
@@ -165,7 +171,8 @@ class _Service:
             tasks.start_soon(
                 report, cameras, announcer, publisher, self._notifier, self._lag, heartbeat_s, name="report"
             )
-            log_start(model, publisher.endpoints, self._config, self._edges.versions)
+            times = self._edges.start_up.ready(load_times)
+            log_start(model, publisher.endpoints, self._config, self._edges.versions, times)
             self._notifier.ready()
             await cameras.apply(self._config.cameras)
             await self._until_stop(cameras)

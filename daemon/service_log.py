@@ -18,6 +18,7 @@ from retinad.pipeline.sources.faults import is_damage
 from .announce import described
 from .config import ServiceConfig
 from .rate_limit import RateLimit
+from .start_up import ReadyTimes
 
 _INTERVAL_S = 10.0
 _NUMBERS = re.compile(r"\d+")
@@ -84,9 +85,13 @@ class FailureLog:
 
 
 def log_start(
-    model: ModelDescription, endpoints: Sequence[str], config: ServiceConfig, versions: Mapping[str, str]
+    model: ModelDescription,
+    endpoints: Sequence[str],
+    config: ServiceConfig,
+    versions: Mapping[str, str],
+    times: ReadyTimes,
 ) -> None:
-    """Log what runs where, and the line to paste for a first subscriber."""
+    """Log what runs where and how long that took to come up, and the line to paste for a first subscriber."""
     _log.info(
         "started",
         model=model.name,
@@ -98,6 +103,12 @@ def log_start(
         endpoints=list(endpoints),
         cameras=[camera.name for camera in config.cameras],
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
+        ready_after_s=times.total_s,
+        imports_s=times.imports_s,
+        weights_s=times.weights_s,
+        kernels_s=times.kernels_s,
+        warm_up_s=times.warm_up_s,
+        kernels_compiled=times.kernels_compiled,
     )
     if model.attention_reason is not None:
         _log.info("attention chosen", attention=model.attention, reason=model.attention_reason)

@@ -1,6 +1,6 @@
 """Tells systemd how the service is: the sd_notify protocol over a datagram socket, and nothing without systemd.
 
-This is one of the two files that read the process's environment (the other is `config.py`).
+This is one of the three files that read the process's environment (the others are `config.py` and `caches.py`).
 """
 
 import os

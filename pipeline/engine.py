@@ -18,7 +18,7 @@ from .admission import check_admission, memory_limit, pool_shape
 from .cache.choose import choose_backend
 from .cache.pool import Pool
 from .config import ModelConfig, ResizeMode, StreamConfig
-from .engine_report import EngineStatistics, ModelDescription, StreamStatistics, stream_statistics
+from .engine_report import EngineStatistics, LoadTimes, ModelDescription, StreamStatistics, stream_statistics
 from .forward import Forward, Segment
 from .frames import PATCH_GROUPS, Frame, FrameStamp, Outcome, Size
 from .model.checkpoint import load_model
@@ -43,11 +43,14 @@ class Engine:
 
     def __init__(self, config: ModelConfig) -> None:
         _check(config)
+        begun_s = time.monotonic()
         model, weights = load_model(config)
         self._device = torch.device(config.device)
         shape = pool_shape(config)
         self._pool = Pool(shape, memory_limit(self._device))
+        loaded_s = time.monotonic()
         attention = choose_backend(config, shape)
+        self.load_times = LoadTimes(weights_s=loaded_s - begun_s, kernels_s=time.monotonic() - loaded_s)
         self.description = ModelDescription(
             name=config.name,
             weights=weights,

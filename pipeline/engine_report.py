@@ -30,6 +30,19 @@ class ModelDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadTimes:
+    """How long an engine took to make.
+
+    Attributes:
+        weights_s: seconds for the model and its weights, on a device that is opened for that.
+        kernels_s: seconds for attention's kernels: loaded, or compiled, and tried.
+    """
+
+    weights_s: float
+    kernels_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StreamStatistics:
     """One stream's memory.
 

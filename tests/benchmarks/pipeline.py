@@ -29,7 +29,7 @@ from retinad.daemon.service import Edges, serve
 from retinad.daemon.systemd import Notifier
 from retinad.daemon.versions import find_versions
 from retinad.pipeline.config import CameraConfig
-from retinad.pipeline.engine_report import ModelDescription
+from retinad.pipeline.engine_report import LoadTimes, ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
 from retinad.pipeline.frames import Features, FeatureTensor, Frame, FrameStamp, TokenGroup
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
@@ -52,6 +52,8 @@ class CopyEngine:
         attention_reason=None,
         parameters=0,
     )
+
+    load_times = LoadTimes(0.0, 0.0)
 
     def __enter__(self) -> "CopyEngine":
         return self

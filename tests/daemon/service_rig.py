@@ -117,7 +117,8 @@ def running(
     address = str(folder / "notify.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
         notifications.bind(address)
-        environment = os.environ | {"NOTIFY_SOCKET": address, "OMP_NUM_THREADS": "1"} | (env or {})
+        environment = os.environ | {"NOTIFY_SOCKET": address, "OMP_NUM_THREADS": "1"}
+        environment |= {"CACHE_DIRECTORY": f"{folder}/cache"} | (env or {})
         if watchdog_s is not None:
             environment["WATCHDOG_USEC"] = str(int(watchdog_s * 1e6))
         log = folder / "log.jsonl"

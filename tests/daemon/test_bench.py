@@ -17,6 +17,7 @@ from retinad.daemon.bench_path import summarize
 from retinad.daemon.bench_plan import BenchPlan, parse_size
 from retinad.daemon.bench_report import BenchError, BenchReport, read_report, write_report
 from retinad.daemon.bench_table import print_comparison
+from retinad.daemon.caches import VARIABLES
 from retinad.daemon.cli import run_command
 from retinad.daemon.config import load_config
 from retinad.daemon.exit_codes import ExitCode
@@ -31,6 +32,7 @@ CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
 
 def retinad_bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"OMP_NUM_THREADS": "1", "RETINAD_MODEL__DEVICE": "cpu", "COLUMNS": "200"}
+    environment |= dict.fromkeys(VARIABLES, "/nonexistent")  # no kernel is compiled, so none is kept
     command = [sys.executable, "-m", "retinad.daemon.cli", "bench", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=55, check=False)
 
@@ -187,7 +189,11 @@ def test_a_size_is_two_numbers_in_range(text: str) -> None:
         parse_size(text)
 
 
-def test_what_the_command_line_gets_wrong_has_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_command_line_gets_wrong_has_its_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, str(tmp_path))
     assert run_command(["bench", "--size", "big"]) == ExitCode.USAGE
     assert "1920x1080" in capsys.readouterr().err
     assert run_command(["bench", "--preset", "nope"]) == ExitCode.CONFIG

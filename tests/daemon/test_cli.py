@@ -45,7 +45,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> dict[str, str]:
-    return {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
+    return {f"{kind}_DIRECTORY": str(tmp_path / kind.lower()) for kind in ("RUNTIME", "STATE", "CACHE")}
 
 
 # Exit codes

@@ -7,23 +7,31 @@ import pytest
 
 from retinad.daemon.directories import Directories, DirectoryError, find_directories, make_private
 
+TMP = f"/tmp/retinad-{os.getuid()}"
+
 
 @pytest.mark.parametrize(
-    ("environment", "runtime", "state"),
+    ("environment", "runtime", "state", "cache"),
     [
-        ({"RUNTIME_DIRECTORY": "/run/a:/run/b", "STATE_DIRECTORY": "/var/lib/a"}, "/run/a", "/var/lib/a"),
-        ({"XDG_RUNTIME_DIR": "/run/user/1", "XDG_STATE_HOME": "/s"}, "/run/user/1/retinad", "/s/retinad"),
-        ({"HOME": "/home/me"}, f"/tmp/retinad-{os.getuid()}", "/home/me/.local/state/retinad"),
-        ({}, f"/tmp/retinad-{os.getuid()}", f"/tmp/retinad-{os.getuid()}/state"),
         (
-            {"RUNTIME_DIRECTORY": "relative", "HOME": ""},
-            f"/tmp/retinad-{os.getuid()}",
-            f"/tmp/retinad-{os.getuid()}/state",
+            {"RUNTIME_DIRECTORY": "/run/a:/run/b", "STATE_DIRECTORY": "/var/lib/a", "CACHE_DIRECTORY": "/var/cache/a"},
+            "/run/a",
+            "/var/lib/a",
+            "/var/cache/a",
         ),
+        (
+            {"XDG_RUNTIME_DIR": "/run/user/1", "XDG_STATE_HOME": "/s", "XDG_CACHE_HOME": "/c"},
+            "/run/user/1/retinad",
+            "/s/retinad",
+            "/c/retinad",
+        ),
+        ({"HOME": "/home/me"}, TMP, "/home/me/.local/state/retinad", "/home/me/.cache/retinad"),
+        ({}, TMP, f"{TMP}/state", f"{TMP}/cache"),
+        ({"RUNTIME_DIRECTORY": "relative", "HOME": ""}, TMP, f"{TMP}/state", f"{TMP}/cache"),
     ],
 )
-def test_systemd_comes_first_then_xdg(environment: dict[str, str], runtime: str, state: str) -> None:
-    assert find_directories(environment) == Directories(Path(runtime), Path(state))
+def test_systemd_comes_first_then_xdg(environment: dict[str, str], runtime: str, state: str, cache: str) -> None:
+    assert find_directories(environment) == Directories(Path(runtime), Path(state), Path(cache))
 
 
 def test_a_folder_is_made_for_this_user_alone(tmp_path: Path) -> None:

@@ -353,3 +353,33 @@ def test_one_line_says_what_runs_where(tmp_path: Path) -> None:
     assert (started["model"], started["device"], started["cameras"]) == ("tiny", "cpu", ["a"])
     assert started["endpoints"] == [f"ipc://{tmp_path}/features.sock"]
     assert "torch " in str(started["versions"])
+    parts = [float(str(started[f"{part}_s"])) for part in ("imports", "weights", "kernels", "warm_up")]
+    total_s = float(str(started["ready_after_s"]))
+    assert min(parts) >= 0
+    assert total_s - 1 < sum(parts) <= total_s + 0.01, "what is left between the parts is little"
+    assert started["kernels_compiled"] == 0, "dense attention on a CPU needs none"
+
+
+def test_a_cache_directory_that_cannot_be_used_is_named_and_the_service_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    config = write_config(tmp_path, camera("a", "synthetic:"))
+    with running(config, env={"CACHE_DIRECTORY": str(tmp_path / "cache")}) as service:
+        service.notified("READY=1")
+        assert service.stop()[0] == 0
+        (line,) = (line for line in log_of(service) if "compiled kernels" in str(line["event"]))
+    assert line["event"] == f"compiled kernels are not kept: {tmp_path}/cache is not a folder"
+    assert line["level"] == "warning"
+
+
+def test_a_camera_that_is_faster_than_the_model_takes_nothing_from_a_slow_one(tmp_path: Path) -> None:
+    fast = camera("fast", "synthetic:?fps=1000&width=160&height=120")
+    slow = camera("slow", "synthetic:?fps=20&width=160&height=120", queue_frames=8)
+    config = write_config(tmp_path, fast + slow, model="max_batch = 1")
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        records = features_of(receive_until(records_in, record_of("slow", 25)))
+        assert service.stop()[0] == 0
+    ours = [record for record in records if record.camera == "slow"]
+    assert [record.source_seq for record in ours] == list(range(len(ours))), "every frame of it"
+    theirs = [record for record in records if record.camera == "fast"]
+    assert theirs[-1].source_seq > theirs[-1].seq, "the fast one had frames to spare"
+    assert len(theirs) > len(ours)

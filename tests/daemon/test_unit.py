@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retinad.daemon.caches import VARIABLES
 from retinad.daemon.exit_codes import ExitCode
 
 FOLDER = Path(__file__).parents[2] / "systemd"
@@ -75,6 +76,13 @@ def test_gpu_and_cameras_are_in_reach_and_code_can_be_compiled(settings: dict[st
 
 def test_the_unit_holds_no_variable_that_the_config_would_refuse(settings: dict[str, list[str]]) -> None:
     assert not any("RETINAD_" in value for value in settings["Environment"])
+
+
+def test_the_service_has_a_cache_directory_and_keeps_its_kernels_there_by_itself(
+    settings: dict[str, list[str]],
+) -> None:
+    assert settings["CacheDirectory"] == ["retinad"]
+    assert not any(name in value for value in settings["Environment"] for name in VARIABLES)
 
 
 def test_the_user_of_the_unit_is_made(settings: dict[str, list[str]]) -> None:
