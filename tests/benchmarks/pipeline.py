@@ -1,7 +1,7 @@
-"""Measures the way from a camera to a subscriber, without a model and with the tiny one. Run by `make bench`.
+"""Measures the way from a camera to a subscriber without a model and without a capture process. Run by `make bench`.
 
-Three processes, as in real use: the service, the capture (for the file), and a subscriber. The first argument, if
-given, is the number of frames.
+What is left is the queue, the worker's hand-over, the message and the socket; `retinad bench` measures all of it. The
+subscriber is a process of its own. The first argument, if given, is the number of frames.
 """
 
 import logging
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import cv2
 import numpy as np
 import structlog
 
@@ -144,15 +143,6 @@ def configured(folder: Path, cameras: str) -> ServiceConfig:
     return load_config(path, {})
 
 
-def write_video(path: Path, frames: int) -> None:
-    rng = np.random.default_rng(0)
-    picture = cv2.resize(rng.integers(0, 256, (60, 80, 3), np.uint8), SIZE, interpolation=cv2.INTER_CUBIC)
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 30, SIZE)
-    for number in range(frames):
-        writer.write(np.roll(picture, 3 * number, axis=1))
-    writer.release()
-
-
 def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {find_versions()}")
@@ -163,9 +153,6 @@ def main() -> None:
         memory = 'name = "memory"\nsource = "synthetic:"\nmode = "lossless"\n'
         measure("no model, from memory, flat out", configured(folder, f"[[camera]]\n{memory}"), **copy)
         measure(f"no model, from memory, {FPS}/s", configured(folder, f"[[camera]]\n{memory}fps = {FPS}\n"), **copy)
-        write_video(folder / "clip.avi", max(1, FRAMES // 5))
-        clip = f'[[camera]]\nname = "clip"\nsource = "{folder}/clip.avi"\nmode = "lossless"\n'
-        measure("tiny model (random weights), from a file, flat out", configured(folder, clip))
 
 
 if __name__ == "__main__":

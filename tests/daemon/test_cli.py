@@ -45,7 +45,8 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> dict[str, str]:
-    return {f"{kind}_DIRECTORY": str(tmp_path / kind.lower()) for kind in ("RUNTIME", "STATE", "CACHE")}
+    places = {"RUNTIME": "run", "STATE": "state", "CACHE": "cache"}
+    return {f"{kind}_DIRECTORY": str(tmp_path / name) for kind, name in places.items()}
 
 
 # Exit codes
