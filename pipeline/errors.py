@@ -31,6 +31,8 @@ class SourceFault(StrEnum):
     UNREADABLE = "unreadable"
     STALLED = "stalled"
     CRASHED = "crashed"
+    RESIZED = "resized"
+    """A live stream went on in another size or pixel format: it is opened again, which is no failure of the source."""
 
     @property
     def permanent(self) -> bool:

@@ -153,7 +153,7 @@ class Camera:
             try:
                 reason = await self._play()
             except SourceError as exc:
-                if not self._config.retry:
+                if not self._config.retry and exc.fault is not SourceFault.RESIZED:
                     return self._enter(CameraState.FAILED, exc.fault, str(exc))
                 await self._back_off(exc)
             else:

@@ -49,7 +49,7 @@ _RULES = (
 
 
 _DAMAGE = re.compile(
-    r"\[OPENCV:FFMPEG:(?:8|16)\]|packet corrupt|EOI missing|missed \d+ packets|^left out:", re.IGNORECASE
+    r"\[OPENCV:FFMPEG:(?:8|16)\]|packet corrupt|EOI missing|missed \d+ packets|^left out:|^scaled:", re.IGNORECASE
 )
 """FFmpeg's errors (16), which it has none of with healthy media, and the warnings that tell of damage."""
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SourceError, SourceFault
+from . import ffmpeg_log
 from .reader import RefusedError
 from .slots import Pixels
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 else:
     # OpenCV reads these from its process's environment, which belongs to one camera. They come before the import.
     os.environ["OPENCV_LOG_LEVEL"] = "WARNING"
-    os.environ["OPENCV_FFMPEG_LOGLEVEL"] = "24"  # warnings, from which failures are classified
+    os.environ["OPENCV_FFMPEG_LOGLEVEL"] = str(ffmpeg_log.LEVEL)  # of it, warnings and errors reach the service
     os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"] = str(2**27)  # 134 megapixels: a picture of 400 MB
     os.environ["OPENCV_FFMPEG_DECODE_ATTEMPTS"] = "1024"  # corrupt packets in a row that a file goes on past
     import cv2

@@ -1,5 +1,6 @@
 """Keeps secrets out of everything people read: addresses of cameras hold passwords, and libraries quote addresses."""
 
+import base64
 import re
 from urllib.parse import quote, unquote
 
@@ -44,7 +45,7 @@ def mask(text: str, source: str) -> str:
 
 
 def secrets_of(source: str) -> frozenset[str]:
-    """The secrets in a source: passwords and secret query values; as written, decoded and encoded.
+    """The secrets in a source: passwords and secret query values; as written, decoded, encoded, and as in HTTP headers.
 
     Where an address can be read in several ways, the secrets of every reading are in the set.
     """
@@ -61,4 +62,7 @@ def secrets_of(source: str) -> frozenset[str]:
 
 def _spellings(text: str) -> set[str]:
     plain = unquote(text)
-    return {text, plain} | {quote(form, safe=safe) for form in (text, plain) for safe in ("", "/", SAFE_IN_USERINFO)}
+    in_headers = base64.b64encode(plain.encode()).decode()
+    return {text, plain, in_headers} | {
+        quote(form, safe=safe) for form in (text, plain) for safe in ("", "/", SAFE_IN_USERINFO)
+    }

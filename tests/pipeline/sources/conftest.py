@@ -24,13 +24,19 @@ def serve() -> Iterator[Callable[[Handler], FakeServer]]:
 
 @pytest.fixture
 def make_video(tmp_path: Path) -> Callable[..., Path]:
-    """Makes a Motion JPEG AVI whose pictures show their number."""
+    """Makes a video whose pictures show their number; its container is that of its suffix."""
 
-    def make(name: str = "a.avi", frames: int = 50, fps: float = 25.0) -> Path:
+    def make(
+        name: str = "a.avi",
+        frames: int = 50,
+        fps: float = 25.0,
+        codec: str = "MJPG",
+        size: tuple[int, int] = (320, 240),
+    ) -> Path:
         path = tmp_path / name
-        writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*"MJPG"), fps, (320, 240))
+        writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*codec), fps, size)
         for number in range(frames):
-            writer.write(draw_number(number))
+            writer.write(draw_number(number, *size))
         writer.release()
         return path
 

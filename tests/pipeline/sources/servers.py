@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -118,6 +119,34 @@ def mjpeg(fps: float, frames: int | None = None, *, stall: bool = False) -> Hand
             time.sleep(max(0.0, began + (number + 1) / fps - time.monotonic()))  # the rate holds on a busy machine too
         while stall and server.hear(peer):
             pass
+
+    return handler
+
+
+def resizing(size: tuple[int, int], after: int, fps: float = 50) -> Handler:
+    """As `mjpeg`, and after so many pictures of 320x240, whoever sees them, all are of this size."""
+    sent = itertools.count()
+
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        server.hear(peer)
+        peer.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f\r\n\r\n")
+        for number in sent:
+            data = cv2.imencode(".jpg", draw_number(number, *(size if number >= after else (320, 240))))[1].tobytes()
+            peer.sendall(b"--f\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(data))
+            peer.sendall(data + b"\r\n")
+            time.sleep(1 / fps)
+
+    return handler
+
+
+def files(folder: Path, keep: float = 1.0) -> Handler:
+    """A web server of a folder's files that closes after each; of each it sends only this share."""
+
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        name = server.hear(peer).split()[1].rpartition("/")[2].partition("?")[0]
+        data = (folder / name).read_bytes()
+        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(data))
+        peer.sendall(data[: round(len(data) * keep)])
 
     return handler
 

@@ -42,6 +42,11 @@ def test_encoded_and_decoded_spellings_are_masked() -> None:
     assert mask("login u with a@b/c or a%40b%2Fc or a%40b/c", source) == "login u with *** or *** or ***"
 
 
+def test_a_header_with_user_and_password_is_masked() -> None:
+    source = "http://admin:s%33cret@h/x"
+    assert mask("Authorization: Basic YWRtaW46czNjcmV0", source) == "Authorization: Basic ***"
+
+
 def test_addresses_of_others_are_masked_too() -> None:
     assert mask("redirected to http://v:other@h2/y?token=t", "/a/file.mp4") == "redirected to http://***@h2/y?token=***"
 

@@ -1,0 +1,116 @@
+"""Listens to FFmpeg's log inside the capture process, for what OpenCV tells by no property.
+
+OpenCV scales every picture of a stream to the size of the first, in silence. Only FFmpeg's log at level debug has it: a
+decoder that sets itself up anew, for another size or pixel format, chooses its format once more. That is 10 to 30 lines
+a frame, which end here: warnings and errors alone go on to the service. The cost is lost in the noise: 190 1080p HEVC
+frames/s with it and without, 340 and 360 Motion JPEG frames/s of 640x480 (2 cores).
+
+At that level FFmpeg also prints the requests that it sends, passwords in Base64 included: no such line may go on.
+"""
+
+import os
+import re
+import select
+import sys
+import threading
+from contextlib import suppress
+
+LEVEL = 48
+"""FFmpeg's number of level debug, which OpenCV is told at its import."""
+_WARNING = 24
+_START = re.compile(rb"\[OPENCV:FFMPEG:(?=\d+\])")
+_OPENCV = re.compile(rb"\[ ?(?:WARN|ERROR|FATAL):")
+_SET_UP = b"chosen by get_format"
+_CONTAINER = re.compile(rb"Format (\S+) probed with size")
+_CUT_OFF = b"Stream ends prematurely"
+
+
+class FFmpegLog:
+    """Takes the place of this process's standard output and error until it is closed; there can be one at a time.
+
+    What Python prints goes past it. A thread passes lines on while FFmpeg is at work, so that the service hears what a
+    source that hangs said last.
+
+    Attributes:
+        set_ups: how often decoders were set up, as of the last `catch_up`.
+        container: FFmpeg's name of the container format, as it found out itself, or an empty string.
+        cut_off: whether an HTTP server closed the connection before all that it had announced was sent.
+    """
+
+    def __init__(self) -> None:
+        self.set_ups = 0
+        self.container = ""
+        self.cut_off = False
+        self._lock = threading.Lock()
+        self._partial = b""
+        self._passing = True
+        self._source, sink = os.pipe()
+        os.set_blocking(self._source, False)
+        self._kept = tuple((number, os.dup(number)) for number in (1, 2))
+        for number, _ in self._kept:
+            os.dup2(sink, number)
+        os.close(sink)
+        self._stderr, sys.stderr = sys.stderr, os.fdopen(self._kept[1][1], "w", buffering=1, closefd=False)
+        self._thread = threading.Thread(target=self._pass_on, name="ffmpeg log", daemon=True)
+        self._thread.start()
+
+    def catch_up(self) -> None:
+        """Take in all that was printed until now."""
+        with self._lock:
+            self._drain()
+
+    def close(self) -> None:
+        """Pass on what is left, and give standard output and error back. Idempotent."""
+        if self._thread.is_alive():
+            sys.stderr = self._stderr
+            for number, kept in self._kept:
+                os.dup2(kept, number)  # closes the last end that writes
+            self._thread.join()
+            self._hear(self._partial)
+            for descriptor in (self._source, *(kept for _, kept in self._kept)):
+                os.close(descriptor)
+
+    def _pass_on(self) -> None:
+        ready = select.poll()
+        ready.register(self._source, select.POLLIN)
+        more = True
+        while more:
+            ready.poll()
+            with self._lock:
+                more = self._drain()
+
+    def _drain(self) -> bool:
+        while True:
+            try:
+                chunk = os.read(self._source, 65536)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            *whole, self._partial = (self._partial + chunk).split(b"\n")
+            for line in whole:
+                self._hear(line)
+
+    def _hear(self, line: bytes) -> None:
+        # A message without an end of line has the next one behind it; one of several lines is marked in its first.
+        before, *messages = _START.split(line)
+        if before and (self._passing or _OPENCV.match(before)):
+            self._send(before)
+        for message in messages:
+            level, _, text = message.partition(b"]")
+            self._note(text)
+            self._passing = int(level) <= _WARNING
+            if self._passing:
+                self._send(b"[OPENCV:FFMPEG:" + message)
+
+    def _note(self, message: bytes) -> None:
+        if _SET_UP in message:
+            self.set_ups += 1
+        elif _CUT_OFF in message:
+            self.cut_off = True
+        elif not self.container and (found := _CONTAINER.search(message)):
+            self.container = found[1].decode(errors="replace")
+
+    def _send(self, line: bytes) -> None:
+        with suppress(OSError):  # the service is gone
+            os.write(self._kept[1][1], line + b"\n")

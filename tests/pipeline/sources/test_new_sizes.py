@@ -1,0 +1,67 @@
+"""A picture never changes its size behind the service's back."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import pytest
+
+from retinad.pipeline.sources.camera import CameraState
+
+from .rig import live, lossless, make_rig, play, running
+from .servers import FakeServer, Handler, draw_number, read_number, resizing
+
+pytestmark = pytest.mark.anyio
+
+MakeVideo = Callable[..., Path]
+Serve = Callable[[Handler], FakeServer]
+S = CameraState
+
+
+@pytest.mark.parametrize("retry", [True, False])
+async def test_a_stream_that_changes_its_size_is_opened_again(serve: Serve, retry: bool) -> None:
+    rig = make_rig(live(f"http://127.0.0.1:{serve(resizing((640, 352), after=10)).port}/x", retry=retry))
+    async with running(rig, keep=True):
+        await rig.reached(lambda rig: any(frame.stamp.source_size == (640, 352) for frame in rig.frames))
+    sizes = [(frame.stamp.stream_epoch, frame.pixels.shape[1::-1]) for frame in rig.frames]
+    assert set(sizes) == {(0, (320, 240)), (1, (640, 352))}
+    assert sizes == sorted(sizes)
+    assert all((read_number(frame.pixels) >= 10) == (frame.stamp.stream_epoch == 1) for frame in rig.frames)
+    assert rig.states[:5] == [S.CONNECTING, S.RUNNING, S.BACKOFF, S.CONNECTING, S.RUNNING]
+    assert (rig.statuses[2].fault, rig.camera.status.size) == ("resized", (640, 352))
+
+
+@pytest.mark.parametrize(("codec", "suffix"), [("mp4v", ".ts"), ("MPG2", ".ts"), ("MJPG", ".mjpeg")])
+async def test_a_file_that_changes_its_size_is_scaled_and_says_so(
+    make_video: MakeVideo, tmp_path: Path, codec: str, suffix: str
+) -> None:
+    """OpenCV scales to the first size, also after a seek: only another file could have another size."""
+    if codec == "MJPG":  # without a container
+        parts = [cv2.imencode(".jpg", draw_number(n, *size))[1] for size in ((320, 240), (640, 352)) for n in range(20)]
+        data = b"".join(part.tobytes() for part in parts)
+    else:
+        small = make_video("small.ts", frames=20, codec=codec)
+        data = small.read_bytes() + make_video("large.ts", frames=20, codec=codec, size=(640, 352)).read_bytes()
+    path = tmp_path / f"mixed{suffix}"
+    path.write_bytes(data)
+    rig = await play(lossless(path))
+    assert len(rig.frames) >= 36
+    assert {frame.stamp.source_size for frame in rig.frames} == {(320, 240)}
+    told = [line for line in rig.log if line.startswith("scaled: ")]
+    assert len(told) == 1
+    assert "320x240" in told[0]
+    assert rig.camera.status.decode_errors >= 1
+    assert rig.states == [S.CONNECTING, S.RUNNING, S.ENDED]
+
+
+@pytest.mark.parametrize(
+    ("codec", "suffix"), [("MJPG", ".avi"), ("mp4v", ".mp4"), ("mp4v", ".ts"), ("VP80", ".webm"), ("FFV1", ".mkv")]
+)
+@pytest.mark.parametrize("mode", ["live", "lossless"])
+async def test_a_file_of_one_size_is_not_said_to_change(
+    make_video: MakeVideo, codec: str, suffix: str, mode: str
+) -> None:
+    config = (live if mode == "live" else lossless)(make_video(f"a{suffix}", frames=40, fps=200.0, codec=codec))
+    rig = await play(config)
+    assert rig.camera.status.state is S.ENDED
+    assert not [line for line in rig.log if line.startswith("scaled: ")]

@@ -1,0 +1,78 @@
+"""What a source says of times, rates and rotation is passed on as it is, and never believed."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from .rig import live, lossless, make_rig, play, running
+from .servers import FakeServer, Handler, draw_number, mjpeg
+
+pytestmark = pytest.mark.anyio
+
+MakeVideo = Callable[..., Path]
+Serve = Callable[[Handler], FakeServer]
+
+
+def slow_down_after(path: Path, frames: int) -> None:
+    """Make the frames after these last five times as long: an MP4's table of durations gets a second entry."""
+    data = bytearray(path.read_bytes()).replace(b"edts", b"free")  # that would cut it to its old length
+    moov = data.index(b"moov")
+    for name in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stts"):
+        size = data.index(name, moov) - 4
+        struct.pack_into(">I", data, size, struct.unpack_from(">I", data, size)[0] + 8)
+    entries = data.index(b"stts", moov) + 8
+    _, count, duration = struct.unpack_from(">III", data, entries)
+    data[entries : entries + 12] = struct.pack(">IIIII", 2, frames, duration, count - frames, 5 * duration)
+    path.write_bytes(data)
+
+
+def lay_on_its_side(path: Path) -> None:
+    """Turn an MP4's picture by a quarter, by its display matrix alone."""
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">9i", data, data.index(b"tkhd") + 44, 0, 1 << 16, 0, -1 << 16, 0, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+
+
+async def test_uneven_times_of_a_video_are_its_own(make_video: MakeVideo) -> None:
+    path = make_video("vfr.mp4", frames=30, fps=10.0, codec="mp4v")
+    slow_down_after(path, 10)
+    rig = await play(lossless(path))
+    assert [frame.stamp.pts_ns for frame in rig.frames] == pytest.approx(
+        [n * 10**8 if n <= 10 else 10**9 + (n - 10) * 5 * 10**8 for n in range(30)], abs=10**6
+    )
+
+
+@pytest.mark.parametrize("upright", [True, False])
+async def test_a_video_that_lies_on_its_side_is_turned(make_video: MakeVideo, upright: bool) -> None:
+    path = make_video("a.mp4", frames=3, codec="mp4v")
+    if not upright:
+        lay_on_its_side(path)
+    rig = await play(lossless(path), keep=True)
+    expected = draw_number(2) if upright else np.rot90(draw_number(2), -1)
+    assert {frame.stamp.source_size for frame in rig.frames} == {(320, 240) if upright else (240, 320)}
+    assert np.abs(rig.frames[2].pixels.astype(int) - expected).mean() < 8, "MPEG-4 loses as little at these edges"
+
+
+async def test_a_claimed_rate_and_count_are_not_believed(serve: Serve) -> None:
+    """FFmpeg claims 25 frames/s and a count below nothing for Motion JPEG."""
+    rig = make_rig(live(f"http://127.0.0.1:{serve(mjpeg(50)).port}/x"))
+    async with running(rig):
+        await rig.reached(lambda rig: len(rig.frames) >= 50)
+        status = rig.camera.status
+    assert status.fps == pytest.approx(50, rel=0.15)
+    assert status.info is not None
+    assert (status.info.fps, status.info.frame_count, status.info.finite) == (25.0, None, False)
+
+
+async def test_a_raw_stream_s_claims_are_used_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "raw.mjpeg"
+    path.write_bytes(b"".join(cv2.imencode(".jpg", draw_number(n))[1].tobytes() for n in range(30)))
+    rig = await play(lossless(path))
+    assert len(rig.frames) == 30
+    assert rig.statuses[-1].reason is None
+    assert rig.camera.status.info is not None
+    assert rig.camera.status.info.frame_count is None
