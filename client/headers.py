@@ -82,6 +82,8 @@ class ServiceHeader(msgspec.Struct, frozen=True, kw_only=True):
         sent_messages: messages published, of all kinds.
         sent_bytes: bytes of them, counted once however many subscribers there are.
         handshake_failures: connections that failed their handshake: no ZeroMQ peer, wrong or no CURVE key.
+        reloads: times that the service was told to read its config again, and did or tried to.
+        reload_failures: those of them that changed nothing, since the config was wrong or could not be read.
     """
 
     uptime_s: float = 0.0
@@ -90,6 +92,8 @@ class ServiceHeader(msgspec.Struct, frozen=True, kw_only=True):
     sent_messages: int = 0
     sent_bytes: int = 0
     handshake_failures: int = 0
+    reloads: int = 0
+    reload_failures: int = 0
 
 
 class CameraHeader(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,8 @@ from .bench_listen import Heard, Noticed
 from .bench_plan import BenchPlan
 from .bench_report import BenchError, EngineResult, PathResult, Percentiles
 from .config import ServiceConfig
-from .service import Edges, make_camera, make_engine, serve
+from .load import make_engine
+from .service import Edges, make_camera, serve
 from .systemd import Notifier
 from .versions import find_versions
 

@@ -26,7 +26,7 @@ from .directories import Directories, find_directories
 from .log import LogLevel
 from .log_render import LogForm
 
-__all__ = ["ConfigError", "LogConfig", "Problem", "ServiceConfig", "load_config"]
+__all__ = ["ConfigError", "LogConfig", "Problem", "Publishing", "ServiceConfig", "load_config", "load_publishing"]
 
 _LARGEST_FILE = 1 << 20
 _DEEPEST = 32
@@ -98,6 +98,40 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Serv
         ConfigError: with everything that is wrong.
         ModelError: the config is right, but the device that it names is not there.
     """
+    tables, report = _read_tables(path, environment)
+    return _resolve(tables, find_directories(environment), environment, report)
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """Where records are published: what of a config is known without its model, and so without torch.
+
+    Attributes:
+        publish: as in `ServiceConfig`.
+        runtime_dir: as in `ServiceConfig`.
+    """
+
+    publish: PublishConfig
+    runtime_dir: Path
+
+
+def load_publishing(path: Path, environment: Mapping[str, str] = os.environ) -> Publishing | None:
+    """Where a config publishes, or None if something is wrong with it: `load_config` then says all that is.
+
+    Args:
+        path: the TOML file.
+        environment: as of `load_config`.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no TOML.
+    """
+    tables, report = _read_tables(path, environment)
+    directories = find_directories(environment)
+    publish = resolve_publish(tables.publish or PublishTable(), directories, environment, report)
+    return None if report.problems else Publishing(publish, directories.runtime)
+
+
+def _read_tables(path: Path, environment: Mapping[str, str]) -> tuple[_Tables, Report]:
     text = _read(path)
     raw = _parse(path, text)
     data, variables, unknown = apply_overrides(raw, environment)
@@ -105,7 +139,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Serv
     report_unknown(unknown, raw, report)
     tables = _validate(data, report)
     check_names(data.get("camera"), report)
-    return _resolve(tables, find_directories(environment), environment, report)
+    return tables, report
 
 
 def _read(path: Path) -> str:

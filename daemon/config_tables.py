@@ -82,6 +82,7 @@ class ModelTable(BaseModel):
     flashinfer_kernels: Literal["auto", FlashInferKernels] | None = None
     max_batch: Annotated[int, Field(ge=1, le=1024)] | None = None
     max_streams: Annotated[int, Field(ge=1, le=1024)] | None = None
+    step_timeout_s: Seconds | None = None
     image_width: Pixels | None = None
     layers: Annotated[list[Annotated[int, Field(ge=0, le=999)]], Field(min_length=1)] | None = None
     tokens: Annotated[list[Annotated[TokenGroup, Field(strict=False)]], Field(min_length=1)] | None = None

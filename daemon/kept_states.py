@@ -42,7 +42,7 @@ class KeptStates:
         if path is None or not path.exists():
             return
         try:
-            saved = await self._worker.run(lambda engine: engine.load_state(camera, path))
+            saved = await self._worker.run(lambda engine: engine.load_state(camera, path), limited=False)
             path.unlink(missing_ok=True)
         except (StateError, AdmissionError, OSError) as error:
             _log.warning("the kept memory is not used", camera=camera, reason=str(error))
@@ -74,7 +74,7 @@ class KeptStates:
         if path is None:
             return
         try:
-            await self._worker.run(lambda engine: _save(engine, config, path, deadline_s))
+            await self._worker.run(lambda engine: _save(engine, config, path, deadline_s), limited=False)
         except (StateError, ValueError) as error:
             _log.warning("the memory is not kept", camera=config.name, reason=str(error))
         else:

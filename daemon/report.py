@@ -7,14 +7,17 @@ import anyio
 import structlog
 
 from retinad.pipeline.engine import Engine
+from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.publisher import Publisher
 from retinad.pipeline.sources.camera import CameraState
 from retinad.pipeline.worker import Worker
 
 from .announce import Announcer
-from .cameras import CameraReport, Cameras
+from .cameras import PACE_S, CameraReport, Cameras
 from .loop_lag import LoopLag
 from .systemd import Notifier
+
+_LOOK_S = 0.2
 
 _log = structlog.get_logger("retinad")
 
@@ -36,6 +39,25 @@ async def beat(publisher: Publisher, worker: Worker[Engine], notifier: Notifier,
         await anyio.sleep(lag.interval_s)
 
 
+async def end_when_hung(worker: Worker[Engine], limit_s: float) -> None:
+    """Wait, for ever, for a call in the worker that takes longer than it may.
+
+    Args:
+        worker: what may hang.
+        limit_s: its limit, for the message.
+
+    Raises:
+        DeviceError: a call hangs; the log has where. Nothing of it, or after it, can be published.
+    """
+    while True:
+        await anyio.sleep(_LOOK_S)
+        if worker.is_overdue:
+            await anyio.sleep(_LOOK_S)  # a machine that stood still as a whole is no hang: it goes on meanwhile
+            if worker.is_overdue:
+                _log.critical("the model hangs", busy_s=round(worker.busy_s, 1), stack=worker.stack())
+                raise DeviceError(f"a step is not done after model.step_timeout_s = {limit_s:g}")
+
+
 async def report(
     cameras: Cameras,
     announcer: Announcer,
@@ -49,8 +71,10 @@ async def report(
     while True:
         await anyio.sleep(interval_s)
         reports = cameras.reports
-        for camera in reports:
-            announcer.camera_changed(camera.status, camera.counters)
+        for name in [camera.config.name for camera in reports]:
+            if (camera := cameras.report(name)) is not None:  # as it is now: it may have ended meanwhile
+                announcer.camera_changed(camera.status, camera.counters)
+            await anyio.sleep(PACE_S)
         frames_per_s = rate.update(sum(camera.counters.published for camera in reports))
         running = sum(camera.status.state is CameraState.RUNNING for camera in reports)
         notifier.status(f"{running} of {len(reports)} cameras running, {frames_per_s:.1f} frames/s")

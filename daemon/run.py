@@ -55,13 +55,13 @@ def _report_cache(cache: KernelCache) -> None:
 
 @contextmanager
 def _early_signals() -> Iterator[None]:
-    """What signals do until the service takes them, seconds later: SIGHUP nothing, SIGTERM and SIGINT a clean end.
+    """What signals do until the service takes them, seconds later: SIGHUP waits, SIGTERM and SIGINT are a clean end.
 
     There is nothing yet that would need closing. An exception would not do: libraries are being imported, and some of
     them catch what they do not know.
     """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # as `__main__` has done, if it began there
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the config is about to be read anyway
     for number in before:
         signal.signal(number, lambda number, frame: os._exit(ExitCode.OK))
     try:
@@ -69,18 +69,23 @@ def _early_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _load_and_serve(path: Path, log: Log, notifier: Notifier, start_up: StartUp) -> ExitCode:
     # Imported here: what libraries print while they are imported must find the log open.
     from retinad.pipeline.errors import DeviceError, ModelError, PublishError
+    from retinad.pipeline.publisher import check_free
 
-    from .config import ConfigError, load_config
+    from .config import ConfigError, load_config, load_publishing
 
     try:
+        # First what can be wrong and takes no torch to find out, which takes seconds to import.
+        if (publishing := load_publishing(path)) is not None:
+            make_private(publishing.runtime_dir)
+            check_free(publishing.publish)
         config = load_config(path)
         _configure(log, config)
-        make_private(config.runtime_dir)
         make_private(config.state_dir)
         if config.states_dir is not None:
             make_private(config.states_dir)

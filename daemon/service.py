@@ -2,20 +2,19 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 import anyio
 import structlog
-import torch
 from anyio.abc import TaskGroup
 
 from retinad.client.wire import ModelHeader
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine import Engine
-from retinad.pipeline.errors import ModelError
+from retinad.pipeline.errors import DeviceError, ModelError
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
 from retinad.pipeline.packing import largest_record_bytes
 from retinad.pipeline.publisher import Publisher
@@ -28,32 +27,22 @@ from .cameras import Cameras, MakeCamera
 from .config import ConfigError, ServiceConfig
 from .exit_codes import ExitCode
 from .kept_states import KeptStates
+from .load import load_worker, make_engine
 from .loop_lag import LoopLag
 from .pump import pump
-from .report import beat, report
+from .report import beat, end_when_hung, report
 from .service_log import CameraLog, FailureLog, different_keys, log_reload, log_start
 from .start_up import StartUp
 from .systemd import Notifier
 
 _BEAT_S = 0.05
-_LOADING_S = 5.0
 _RELOAD_S = 10.0
 """Reading a config anew may take for ever, from a pipe or a dead file server; later reloads do not wait for that."""
 
-_USUAL_SIZES = ((640, 480), (1920, 1080))
-"""4:3 and 16:9: a camera of another shape costs a moment at its first frame."""
+_RELOAD_PAUSE_S = 0.5
+"""Between reloads: what asks for one meanwhile gets the same one."""
 
 _log = structlog.get_logger("retinad")
-
-
-def make_engine(config: ServiceConfig) -> Engine:
-    """The engine with its weights loaded, warm for the usual shapes of pictures."""
-    # A core for the captures and the event loop: torch's threads spin while they wait for one another. Measured with
-    # the tiny model on two cores that others used too: 0.7 to 3.6 frames/s with two threads, 3.6 to 8.1 with one.
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
-    engine = Engine(config.model)
-    engine.warm_up(_USUAL_SIZES)
-    return engine
 
 
 def make_camera(
@@ -147,43 +136,50 @@ class _Service:
     async def _load_model(self, resources: AsyncExitStack) -> Worker[Engine] | None:
         """The worker with its model, warm; None if told to stop meanwhile."""
         _log.info("loading the model", model=self._config.model.name, device=self._config.model.device)
-        worker = Worker(lambda: self._edges.make_engine(self._config))
+        worker = None
         async with anyio.create_task_group() as loading:
-            loading.start_soon(self._ask_for_time, name="start-up time")
             loading.start_soon(self._cancel_on_stop, loading, name="stop while loading")
-            await resources.enter_async_context(worker)
+            worker = await load_worker(
+                lambda: self._edges.make_engine(self._config),
+                self._config.model.step_timeout_s,
+                resources,
+                self._notifier,
+            )
             self._edges.start_up.loaded()
             loading.cancel_scope.cancel()
-        return None if self._stop.is_set() else worker
+        return worker
 
     async def _run_cameras(self, publisher: Publisher, description: Description, worker: Worker[Engine]) -> ExitCode:
         model, load_times = await worker.run(lambda engine: (engine.description, engine.load_times))
         publisher.model = model_header(model)
         announcer = Announcer(publisher, self._lag)
         delivery = Delivery(self._queues, publisher, FailureLog())
-        async with anyio.create_task_group() as tasks:
-            states = KeptStates(self._config.states_dir, worker)
-            cameras = Cameras(tasks, self._queues, worker, delivery, announcer, self._edges.make_camera, states)
-            description.models, description.cameras = (publisher.model,), lambda: cameras.reports
-            tasks.start_soon(pump, self._queues, worker, delivery, self._config.model.max_batch, name="pump")
-            tasks.start_soon(beat, publisher, worker, self._notifier, self._lag, name="beat")
-            heartbeat_s = self._config.publish.heartbeat_s
-            tasks.start_soon(
-                report, cameras, announcer, publisher, self._notifier, self._lag, heartbeat_s, name="report"
-            )
-            times = self._edges.start_up.ready(load_times)
-            log_start(model, publisher.endpoints, self._config, self._edges.versions, times)
-            self._notifier.ready()
-            await cameras.apply(self._config.cameras)
-            await self._until_stop(cameras)
-            self._notifier.stopping()
-            await cameras.stop()
-            tasks.cancel_scope.cancel()
+        states = KeptStates(self._config.states_dir, worker)
+        tasks = anyio.create_task_group()
+        cameras = Cameras(tasks, self._queues, worker, delivery, announcer, self._edges.make_camera, states)
+        description.models, description.cameras = (publisher.model,), lambda: cameras.reports
+        limit_s, heartbeat_s = self._config.model.step_timeout_s, self._config.publish.heartbeat_s
+        with _ends_told(cameras):
+            async with tasks:
+                tasks.start_soon(pump, self._queues, worker, delivery, self._config.model.max_batch, name="pump")
+                tasks.start_soon(end_when_hung, worker, limit_s, name="end when hung")
+                tasks.start_soon(beat, publisher, worker, self._notifier, self._lag, name="beat")
+                tasks.start_soon(
+                    report, cameras, announcer, publisher, self._notifier, self._lag, heartbeat_s, name="report"
+                )
+                times = self._edges.start_up.ready(load_times)
+                log_start(model, publisher.endpoints, self._config, self._edges.versions, times)
+                self._notifier.ready()
+                await cameras.apply(self._config.cameras)
+                await self._until_stop(cameras, publisher)
+                self._notifier.stopping()
+                await cameras.stop()
+                tasks.cancel_scope.cancel()
         return self._exit_code(cameras)
 
-    async def _until_stop(self, cameras: Cameras) -> None:
+    async def _until_stop(self, cameras: Cameras, publisher: Publisher) -> None:
         async with anyio.create_task_group() as waiting:
-            waiting.start_soon(self._reload_when_asked, cameras, name="reload")
+            waiting.start_soon(self._reload_when_asked, cameras, publisher, name="reload")
             if self._config.exit_when_done:
                 waiting.start_soon(self._stop_when_done, cameras, name="stop when done")
             await self._stop.wait()
@@ -194,18 +190,19 @@ class _Service:
         _log.info("every source has ended")
         self._stop.set()
 
-    async def _reload_when_asked(self, cameras: Cameras) -> None:
+    async def _reload_when_asked(self, cameras: Cameras, publisher: Publisher) -> None:
         while True:
             await self._reload.wait()
             self._reload = anyio.Event()
             self._notifier.reloading()
-            await self._take_new_config(cameras)
+            config = await self._read_config()
+            if config is not None:
+                await self._take_new_config(config, cameras, publisher)
+            publisher.count_reload(taken=config is not None)
             self._notifier.ready()
+            await anyio.sleep(_RELOAD_PAUSE_S)
 
-    async def _take_new_config(self, cameras: Cameras) -> None:
-        config = await self._read_config()
-        if config is None:
-            return
+    async def _take_new_config(self, config: ServiceConfig, cameras: Cameras, publisher: Publisher) -> None:
         fixed = replace(
             config,
             publish=self._config.publish,
@@ -238,18 +235,13 @@ class _Service:
         all_failed = bool(states) and all(state is CameraState.FAILED for state in states)
         return ExitCode.NO_INPUT if self._config.exit_when_done and all_failed else ExitCode.OK
 
-    async def _ask_for_time(self) -> None:
-        while True:
-            self._notifier.extend_timeout(2 * _LOADING_S)
-            self._notifier.status("loading the model")
-            await anyio.sleep(_LOADING_S)
-
     async def _cancel_on_stop(self, loading: TaskGroup) -> None:
         await self._stop.wait()
         loading.cancel_scope.cancel()
 
     async def _receive_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # see `__main__`
             async for number in signals:
                 if number == signal.SIGHUP:
                     self._reload.set()
@@ -259,6 +251,18 @@ class _Service:
                 else:
                     _log.info("stopping", signal=number.name)
                     self._stop.set()
+
+
+@contextmanager
+def _ends_told(cameras: Cameras) -> Iterator[None]:
+    """Publishes an `end` for each camera, and nothing else, where the device failed."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error = _only_error(group)
+        if isinstance(error, DeviceError):
+            cameras.give_up(f"the device failed: {error}")
+        raise
 
 
 def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

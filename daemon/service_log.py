@@ -155,4 +155,4 @@ def _program() -> str:
     if shutil.which("retinad"):
         return "retinad"
     called = sys.argv[0]
-    return f"{sys.executable} {called}" if called.endswith(".py") else called
+    return f"{sys.executable} -m retinad.daemon" if called.endswith(".py") else called

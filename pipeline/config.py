@@ -219,6 +219,7 @@ class ModelConfig:
         output: which features are published.
         max_batch: frames in one step at most.
         max_streams: streams open at once at most.
+        step_timeout_s: seconds that a step may take before it counts as hung, and the process ends.
     """
 
     name: str = "lingbot-map"
@@ -234,6 +235,7 @@ class ModelConfig:
     output: OutputConfig = OutputConfig()
     max_batch: int = 8
     max_streams: int = 64
+    step_timeout_s: float = 20.0
 
     def __post_init__(self) -> None:
         if self.checkpoint is not None and self.backbone_checkpoint is not None:

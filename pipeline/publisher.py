@@ -5,8 +5,8 @@ It belongs to the event loop's thread, and nothing here blocks.
 
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -70,6 +70,26 @@ class PublisherStatistics:
     send_hwm: int = 0
 
 
+def check_free(config: PublishConfig) -> None:
+    """Bind all endpoints for a moment, so that one in use is known before all that takes long.
+
+    Raises:
+        PublishError: as `Publisher.open` would.
+    """
+    with _bound(config, send_hwm=1):
+        pass
+
+
+@contextmanager
+def _bound(config: PublishConfig, send_hwm: int) -> Iterator[PublishSocket]:
+    check_endpoints(config)
+    with ExitStack() as resources:
+        # Closed in the reverse order: an endpoint's lock is let go only when the socket no longer uses it.
+        for endpoint in config.endpoints:
+            resources.enter_context(ipc_lock(endpoint))
+        yield resources.enter_context(open_socket(config, send_hwm))
+
+
 class Publisher:
     """Publishes at the config's endpoints. Use it as a context manager, on one thread.
 
@@ -108,6 +128,8 @@ class Publisher:
         self._sent_bytes = 0
         self._hello_messages = 0
         self._subscriptions = 0
+        self._reloads = 0
+        self._reload_failures = 0
 
     def __enter__(self) -> Self:
         self.open()
@@ -129,12 +151,8 @@ class Publisher:
         Raises:
             PublishError: an endpoint is in use, cannot be bound or is not safe as configured, or a key cannot be read.
         """
-        check_endpoints(self._config)
         with ExitStack() as resources:
-            # Closed in the reverse order: an endpoint's lock is let go only when the socket no longer uses it.
-            for endpoint in self._config.endpoints:
-                resources.enter_context(ipc_lock(endpoint))
-            self._socket = resources.enter_context(open_socket(self._config, self._send_hwm))
+            self._socket = resources.enter_context(_bound(self._config, self._send_hwm))
             self._resources = resources.pop_all()
         self._opened_s = self._hello_due_s = time.monotonic()
 
@@ -208,6 +226,11 @@ class Publisher:
         )
         self._send(encode(hello))
 
+    def count_reload(self, *, taken: bool) -> None:
+        """Count that the config was read anew, and whether it was taken, for the `service` of all messages."""
+        self._reloads += 1
+        self._reload_failures += not taken
+
     def poll(self) -> None:
         """Let new subscribers in, count peers, and send `hello` where it is due. Cheap; call it every 50 ms or so."""
         socket = self._opened()
@@ -255,4 +278,6 @@ class Publisher:
             sent_messages=statistics.sent_messages,
             sent_bytes=statistics.sent_bytes,
             handshake_failures=statistics.handshake_failures,
+            reloads=self._reloads,
+            reload_failures=self._reload_failures,
         )

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 
 from .config import ModelConfig
+from .device_faults import DeviceFaults
 from .engine_report import EngineStatistics
-from .errors import DeviceError, ModelError
+from .errors import ModelError
 from .forward import Batch, Forward, Segment, batches
 from .frames import Features, Flag, FrameFailure, FrameStamp, Outcome
-from .model.devices import is_device_failure
 from .stream import Stream
 
 
 class Runner:
     """Batches segments, runs them, and starts streams anew that fail or whose numbers are not finite.
 
-    Every method raises DeviceError where the device itself failed.
+    Every method raises DeviceError where the device itself failed, or does so again and again (see `DeviceFaults`).
 
     Attributes:
         counts: what was run so far; without the streams.
@@ -28,6 +28,7 @@ class Runner:
         self.counts = EngineStatistics()
         self._forward = forward
         self._config = config
+        self._faults = DeviceFaults(config.device)
 
     def run(self, segments: Sequence[Segment], started_ns: int) -> list[Outcome]:
         """Run segments of different streams; every frame of them comes out.
@@ -57,7 +58,7 @@ class Runner:
             try:
                 self._advance(batch, started_ns)
             except Exception as error:  # whatever it was, the frames that come next are not lost
-                self._raise_if_broken(error)
+                self._faults.run_failed(error)
 
     def rehearse(self, segment: Segment) -> None:
         """Run a segment, and count nothing.
@@ -69,13 +70,13 @@ class Runner:
             self._forward.prepare(segment)
             self._forward.run((segment,), started_ns=0)
         except RuntimeError as error:
-            self._raise_if_broken(error)
+            self._faults.check(error)
             raise
 
     def failed(self, stamps: Sequence[FrameStamp], error: Exception) -> list[Outcome]:
-        """Frames for which something was raised."""
-        self._raise_if_broken(error)
-        return self.fail(stamps, f"{type(error).__name__}: {error}")
+        """Frames for which something was raised, though not by a run of the model."""
+        self._faults.check(error)
+        return self.fail(stamps, _reason(error))
 
     def fail(self, stamps: Sequence[FrameStamp], reason: str) -> list[Outcome]:
         """Frames that cannot be used."""
@@ -86,7 +87,8 @@ class Runner:
         try:
             features = self._advance(batch, started_ns)
         except Exception as error:  # whatever it was, no frame may be lost
-            return self.failed([frame.stamp for segment in batch for frame in segment.frames], error)
+            self._faults.run_failed(error)
+            return self.fail([frame.stamp for segment in batch for frame in segment.frames], _reason(error))
         spoilt = sum(Flag.NAN in record.flags for record in features)
         self.counts = self.counts.plus(features=len(features), nan_frames=spoilt)
         return list(features)
@@ -97,13 +99,14 @@ class Runner:
         except Exception:
             _restart(batch, {segment.stream.camera for segment in batch})
             raise
+        self._faults.run_succeeded()
         _restart(batch, {record.stamp.camera for record in features if Flag.NAN in record.flags})
         self.counts = self.counts.plus(forwards=1)
         return features
 
-    def _raise_if_broken(self, error: Exception) -> None:
-        if is_device_failure(error):
-            raise DeviceError(f"{self._config.device} failed: {error}") from error
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _restart(batch: Batch, cameras: set[str]) -> None:

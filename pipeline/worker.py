@@ -1,12 +1,15 @@
 """The thread that owns the engine: a CUDA context, the weights and every stream's memory are touched by it alone.
 
 The event loop hands it calls, one at a time and in order, and awaits their results; a call that hangs blocks no one
-else, and `busy_s` lets the watchdog see it.
+else, and `busy_s` and `is_overdue` let others see it.
 """
 
+import math
 import queue
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -25,9 +28,17 @@ class _Call(Generic[Owned]):
     """A call on its way through the worker; `done` is set on the event loop once `result` or `error` is there."""
 
     function: Callable[[Owned], Any]
+    limited: bool = False
     done: anyio.Event = field(default_factory=anyio.Event)
     result: Any = None
     error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Busy:
+    # One value, so that another thread sees it whole.
+    since: float
+    until: float
 
 
 class Worker(Generic[Owned]):
@@ -39,15 +50,23 @@ class Worker(Generic[Owned]):
 
     Args:
         make: makes the resource, in the worker's thread.
-        close_timeout_s: seconds to wait for the thread at the end. A thread that hangs longer is left behind; it is
-            daemonic, so it does not keep the process alive.
+        call_limit_s: seconds that a call may take before it is overdue. Making the resource has no limit.
+        close_timeout_s: seconds to wait for the thread at the end, those that the call now running has had already
+            among them. A thread that hangs longer is left behind; it is daemonic: the process can end without it.
     """
 
-    def __init__(self, make: Callable[[], AbstractContextManager[Owned]], *, close_timeout_s: float = 0.5) -> None:
+    def __init__(
+        self,
+        make: Callable[[], AbstractContextManager[Owned]],
+        *,
+        call_limit_s: float = math.inf,
+        close_timeout_s: float = 0.5,
+    ) -> None:
         self._make = make
+        self._call_limit_s = call_limit_s
         self._close_timeout_s = close_timeout_s
         self._calls: queue.SimpleQueue[_Call[Owned] | None] = queue.SimpleQueue()
-        self._busy_since: float | None = None
+        self._busy: _Busy | None = None
         self._closing = False
 
     async def __aenter__(self) -> Self:
@@ -71,11 +90,27 @@ class Worker(Generic[Owned]):
     @property
     def busy_s(self) -> float:
         """Seconds that the call now running has taken; 0 when there is none."""
-        since = self._busy_since
-        return 0.0 if since is None else time.monotonic() - since
+        busy = self._busy
+        return 0.0 if busy is None else time.monotonic() - busy.since
 
-    async def run(self, function: Callable[[Owned], Result]) -> Result:
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the call now running has taken longer than it may."""
+        busy = self._busy
+        return busy is not None and time.monotonic() > busy.until
+
+    def stack(self) -> list[str]:
+        """Where the worker's thread is at this moment, outermost call first: file, line and function. No values."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        calls = traceback.extract_stack(frame) if frame else []
+        return [f"{call.filename}:{call.lineno} {call.name}" for call in calls]
+
+    async def run(self, function: Callable[[Owned], Result], *, limited: bool = True) -> Result:
         """Run `function(resource)` in the worker's thread, after all calls made before, and return its result.
+
+        Args:
+            function: what to run.
+            limited: whether it may become overdue; not what reads or writes files, whose disk may be slow.
 
         Raises:
             RuntimeError: the worker is closing.
@@ -83,7 +118,7 @@ class Worker(Generic[Owned]):
         """
         if self._closing:
             raise RuntimeError("the worker is closed")
-        call: _Call[Owned] = _Call(function)
+        call: _Call[Owned] = _Call(function, limited)
         self._calls.put(call)
         await call.done.wait()
         if call.error is not None:
@@ -94,7 +129,7 @@ class Worker(Generic[Owned]):
     async def _close(self) -> None:
         self._closing = True
         self._calls.put(None)
-        with anyio.move_on_after(self._close_timeout_s, shield=True):
+        with anyio.move_on_after(max(0.0, self._close_timeout_s - self.busy_s), shield=True):
             await self._stopped.wait()
 
     def _main(self) -> None:
@@ -111,12 +146,13 @@ class Worker(Generic[Owned]):
             self._on_loop(self._stopped.set)
 
     def _execute(self, call: _Call[Owned], owned: Owned) -> None:
-        self._busy_since = time.monotonic()
+        now = time.monotonic()
+        self._busy = _Busy(now, now + self._call_limit_s if call.limited else math.inf)
         try:
             call.result = call.function(owned)
         except BaseException as error:
             call.error = error
-        self._busy_since = None
+        self._busy = None
         self._finish(call)
 
     def _finish(self, call: _Call[Owned]) -> None:

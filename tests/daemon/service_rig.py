@@ -16,6 +16,8 @@ import numpy as np
 
 from retinad.client import Kind, Record, Subscriber
 
+FAULTY = Path(__file__).with_name("faulty.py")
+
 
 def write_frames(folder: Path, count: int, width: int = 160, height: int = 120) -> list[Path]:
     """Lossless pictures, each different, named so that natural order is not alphabetical order."""
@@ -110,7 +112,7 @@ def running(
     *,
     watchdog_s: float | None = None,
     env: dict[str, str] | None = None,
-    program: Sequence[str] = ("-m", "retinad.daemon.cli"),
+    program: Sequence[str] = ("-m", "retinad.daemon"),
 ) -> Iterator[ServiceProcess]:
     """Start the service with a NOTIFY_SOCKET; kill it in the end if it still runs."""
     folder = config.parent

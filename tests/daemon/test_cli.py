@@ -266,7 +266,7 @@ def test_run_tells_no_secret_stops_at_once_and_logs_only_events(folders: dict[st
         port = closed.getsockname()[1]
     source = f"rtsp://admin:{SECRET}@127.0.0.1:{port}/x?password={SECRET}2"
     config.write_text(f'{config.read_text()}[[camera]]\nname = "b"\nsource = "{source}"\n')
-    command = [sys.executable, "-m", "retinad.daemon.cli", "run", "--config", str(config)]
+    command = [sys.executable, "-m", "retinad.daemon", "run", "--config", str(config)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | folders)
     assert process.stderr is not None
     lines: list[str] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from retinad.daemon import service
+from retinad.daemon import load
 from retinad.daemon.config import load_config
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine
@@ -36,8 +36,8 @@ def test_an_engine_is_handed_over_warm_for_wide_and_for_narrow_pictures(
             assert {width * 9 == height * 16 for width, height in sizes} == {True, False}
             super().warm_up(sizes)
 
-    monkeypatch.setattr(service, "Engine", Watched)
+    monkeypatch.setattr(load, "Engine", Watched)
     config = load_config(write_config(tmp_path, '[[camera]]\nname = "a"\nsource = "synthetic:"\n'), {})
-    with service.make_engine(config):
+    with load.make_engine(config):
         assert len(set(forwards)) == 2
         assert len(forwards) == 4, "each as a stream's first frame and as a later one"

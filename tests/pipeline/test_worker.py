@@ -71,6 +71,32 @@ async def test_a_hung_call_shows_as_busy_and_does_not_hold_up_closing() -> None:
     release.set()
 
 
+async def test_a_call_beyond_its_limit_is_overdue_and_where_it_is_can_be_seen() -> None:
+    release = threading.Event()
+    async with Worker(lambda: contextlib.nullcontext(Resource()), call_limit_s=0.1) as worker:
+        assert not worker.is_overdue
+        with anyio.move_on_after(0.05):
+            await worker.run(lambda resource: release.wait(10))
+        assert not worker.is_overdue
+        await anyio.sleep(0.1)
+        assert worker.is_overdue
+        assert "test_worker.py" in "".join(worker.stack())
+        release.set()
+        with anyio.move_on_after(0.2):
+            await worker.run(lambda resource: time.sleep(0.4), limited=False)
+        assert not worker.is_overdue
+
+
+async def test_closing_does_not_wait_again_for_a_call_that_was_waited_for_already() -> None:
+    release = threading.Event()
+    async with Worker(lambda: contextlib.nullcontext(Resource()), close_timeout_s=0.3) as worker:
+        with anyio.move_on_after(0.3):
+            await worker.run(lambda resource: release.wait(10))
+        started = time.monotonic()
+    assert time.monotonic() - started < 0.2
+    release.set()
+
+
 async def test_the_resource_is_closed_in_the_end() -> None:
     closed = []
 

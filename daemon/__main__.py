@@ -1,0 +1,18 @@
+"""Where the process begins: what must come before all imports, which take longer than a signal."""
+
+import signal
+import sys
+
+
+def main() -> None:
+    """Run this process's command line and exit."""
+    if sys.argv[1:2] == ["run"]:
+        # Would end the process until the service listens: blocked, it waits till then, and is a reload.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    from .cli import main as run_command_line
+
+    run_command_line()
+
+
+if __name__ == "__main__":
+    main()

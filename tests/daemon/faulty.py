@@ -1,0 +1,61 @@
+"""An engine that fails as a test says, around a small real one; as a program, the whole service with such an engine.
+
+`faulty.py FAULT run --config FILE`
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+
+import torch
+
+from retinad.daemon import load
+from retinad.daemon.cli import main
+from retinad.pipeline.config import ModelConfig
+from retinad.pipeline.engine import Engine
+from retinad.pipeline.frames import Frame, Outcome
+
+AT = 6
+"""Number of the step, from 1, that fails: its forward does."""
+
+ILLEGAL_ACCESS = RuntimeError("CUDA error: an illegal memory access was encountered")
+BUSY = torch.AcceleratorError("CUDA error: CUDA-capable device(s) is/are busy or unavailable")
+
+
+class FaultyEngine(Engine):
+    """Fails at a step.
+
+    Args:
+        config: the model.
+        error: what is raised, or the seconds that the step hangs.
+        times: steps in a row that fail.
+    """
+
+    def __init__(self, config: ModelConfig, error: Exception | float, times: int = 1) -> None:
+        super().__init__(config)
+        self._error = error
+        self._failing = range(AT, AT + times)
+        self._steps = 0
+        self._forward._model.register_forward_pre_hook(self._fail)
+
+    def step(self, frames: Sequence[Frame]) -> list[Outcome]:
+        self._steps += 1
+        return super().step(frames)
+
+    def _fail(self, model: object, arguments: object) -> None:
+        if self._steps not in self._failing:
+            return
+        if isinstance(self._error, Exception):
+            raise self._error
+        time.sleep(self._error)
+
+
+def out_of_memory() -> torch.OutOfMemoryError:
+    """A new one each time: a traceback would grow."""
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+
+if __name__ == "__main__":
+    fault = {"hang": 60.0, "illegal access": ILLEGAL_ACCESS}[sys.argv.pop(1)]
+    load.Engine = lambda config: FaultyEngine(config, fault)  # type: ignore[misc,assignment]
+    main()
