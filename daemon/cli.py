@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .exit_codes import ExitCode
+from .job_commands import convert, extract
 
 if TYPE_CHECKING:
     from .config import ServiceConfig
@@ -86,7 +87,7 @@ def make_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,  # its tracebacks show local variables, and these may hold secrets
     )
-    for command in (run, check, cameras, config, subscribe, bench, schema, version):
+    for command in (run, check, cameras, config, subscribe, extract, convert, bench, schema, version):
         app.command()(command)
     app.callback()(options)
     return app

@@ -6,7 +6,7 @@ This is one of the three files that read the process's environment (the others a
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,24 @@ from .directories import Directories, find_directories
 from .log import LogLevel
 from .log_render import LogForm
 
-__all__ = ["ConfigError", "LogConfig", "Problem", "Publishing", "ServiceConfig", "load_config", "load_publishing"]
+__all__ = [
+    "ConfigError",
+    "JobConfig",
+    "LogConfig",
+    "Override",
+    "Problem",
+    "Publishing",
+    "ServiceConfig",
+    "load_config",
+    "load_job_config",
+    "load_publishing",
+]
 
 _LARGEST_FILE = 1 << 20
 _DEEPEST = 32
 _TOO_DEEP = "Nested too deeply"
+_JOB_TABLES = ("model", "stream")
+_JOB_VARIABLES = ("RETINAD_MODEL__", "RETINAD_STREAM__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,30 @@ class ServiceConfig:
     def states_dir(self) -> Path | None:
         """Folder of the memories that survive a restart, or None if none do; not made yet."""
         return self.state_dir / "streams" if self.keep_state else None
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """What a command without cameras is told of the model and of what its stream remembers."""
+
+    model: ModelConfig
+    stream: StreamConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A key that the command line sets.
+
+    Attributes:
+        name: the option, such as `--preset`.
+        table, key: what it sets.
+        value: as the file would give it.
+    """
+
+    name: str
+    table: str
+    key: str
+    value: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +177,41 @@ def _read_tables(path: Path, environment: Mapping[str, str]) -> tuple[_Tables, R
     tables = _validate(data, report)
     check_names(data.get("camera"), report)
     return tables, report
+
+
+def load_job_config(
+    path: Path | None, options: Sequence[Override], environment: Mapping[str, str] = os.environ
+) -> JobConfig:
+    """Read `[model]` and `[stream]` of a config, for a command that has no cameras: the other tables are not looked at.
+
+    Args:
+        path: the TOML file, or None for the defaults.
+        options: what the command line gives, over the environment and the file.
+        environment: as in `load_config`.
+
+    Raises:
+        ConfigError: with everything that is wrong in these tables.
+        ModelError: they are right, but the device that they name is not there.
+    """
+    text = "" if path is None else _read(path)
+    file = path or Path("defaults")
+    raw = {name: table for name, table in _parse(file, text).items() if name in _JOB_TABLES}
+    own = {name: value for name, value in environment.items() if name.startswith(_JOB_VARIABLES)}
+    data, variables, unknown = apply_overrides(raw, own)
+    for option in options:
+        table = data.setdefault(option.table, {})
+        if isinstance(table, dict):
+            table[option.key] = option.value
+            variables[option.table, option.key] = option.name
+    report = Report(file, locate_keys(text), variables)
+    report_unknown(unknown, raw, report)
+    model, device_error = _resolve_model(report.validate(ModelTable, data.get("model", {}), ("model",)), report)
+    table = report.validate(StreamTable, data.get("stream", {}), ("stream",)) or StreamTable()
+    stream = resolve_stream(table, ("stream",), model.stream, report)
+    report.raise_if_any()
+    if device_error is not None:
+        raise device_error
+    return JobConfig(model.model, stream)
 
 
 def _read(path: Path) -> str:

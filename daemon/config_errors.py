@@ -18,10 +18,11 @@ class Problem:
     """One thing that is wrong with a config.
 
     Attributes:
-        file: the file, or `environment` for an override.
+        file: the file, or `environment` or `command line` for an override.
         line: 1-based line, or None where the problem has no place in the file.
         column: 1-based column in characters, or None.
-        key: dotted path of the key, such as `camera[0].source`, or the variable's name; empty for the file as a whole.
+        key: dotted path of the key, such as `camera[0].source`, or the variable's or option's name; empty for the file
+            as a whole.
         message: what was expected and what came. Never a string from the file: it may be a secret.
         hint: what to do, such as the key that was probably meant; may be empty.
     """

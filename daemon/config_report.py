@@ -35,7 +35,8 @@ class Report:
     Attributes:
         file: the config file.
         places: where its keys stand.
-        variables: environment variables by the key they override; a problem of such a key names the variable.
+        variables: environment variables, and options of the command line, by the key they override; a problem of such
+            a key names them.
         problems: what was found, in no particular order.
     """
 
@@ -51,7 +52,8 @@ class Report:
             return
         variable = next((self.variables[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.variables), None)
         if variable is not None:
-            self.problems.append(Problem("environment", None, None, variable, message, hint))
+            file = "command line" if variable.startswith("--") else "environment"
+            self.problems.append(Problem(file, None, None, variable, message, hint))
             return
         place = self.places.find(path)
         line, column = (place.line, place.column) if place else (None, None)

@@ -26,6 +26,7 @@ from .caches import KernelCache
 from .cameras import Cameras, MakeCamera
 from .config import ConfigError, ServiceConfig
 from .exit_codes import ExitCode
+from .groups import only_error
 from .kept_states import KeptStates
 from .load import load_worker, make_engine
 from .loop_lag import LoopLag
@@ -96,7 +97,7 @@ async def serve(config: ServiceConfig, edges: Edges, notifier: Notifier) -> Exit
     try:
         return await _Service(config, edges, notifier).run()
     except BaseExceptionGroup as group:
-        raise _only_error(group) from None
+        raise only_error(group) from None
 
 
 class _Service:
@@ -259,13 +260,7 @@ def _ends_told(cameras: Cameras) -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        error = _only_error(group)
+        error = only_error(group)
         if isinstance(error, DeviceError):
             cameras.give_up(f"the device failed: {error}")
         raise
-
-
-def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error in a group of groups."""
-    first = group.exceptions[0]
-    return _only_error(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,8 +1,7 @@
 """A stream as a file: its memory, its place in its epoch, its last pictures, and what must be the same to go on."""
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -14,6 +13,7 @@ from .cache.pool import Pool, PoolShape
 from .cache.state import StreamState
 from .cache.state_file import StateFile, open_state_file, write_state_file
 from .config import DType, ModelConfig, NetworkConfig, ResizeMode, StreamConfig
+from .differences import differences
 from .errors import StateError
 from .frames import FrameStamp, Size
 from .model.delta_attention import new_state
@@ -178,19 +178,10 @@ def _checked(file: StateFile, setting: Setting, path: Path) -> SavedStream:
         saved = msgspec.json.decode(file.header, type=SavedStream)
     except (msgspec.DecodeError, ValueError) as error:
         raise StateError(f"{path} cannot be read: {error}") from error
-    differences = "; ".join(_differences(saved.setting, setting, ""))
-    if differences:
-        raise StateError(f"{path} is for another stream: {differences}")
+    found = "; ".join(differences(saved.setting, setting))
+    if found:
+        raise StateError(f"{path} is for another stream: {found}")
     return saved
-
-
-def _differences(there: object, here: object, name: str) -> Iterator[str]:
-    if is_dataclass(there) and is_dataclass(here):
-        for field in fields(here):
-            inner = f"{name}.{field.name}" if name else field.name
-            yield from _differences(getattr(there, field.name), getattr(here, field.name), inner)
-    elif there != here:
-        yield f"{name} was {there}, is {here}"
 
 
 def _fitted(saved: SavedStream, image_width: int, path: Path) -> Fit:

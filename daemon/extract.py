@@ -1,0 +1,337 @@
+"""`retinad extract`: a recording's features as files, by the service's own model, stream and capture process.
+
+Three things run beside each other, with little waiting between them: the capture process decodes, the worker thread
+runs the model, a thread writes shards. A killed job goes on from the last memory that was kept: `Engine.save_state`
+writes it at a frame's boundary, and the index that names it names the shards up to that frame only. To run the frames
+before once more would need no file, but without epochs that is the whole recording, and it would be the right memory
+only if nothing had made the stream begin anew. A memory may take gigabytes, so it is kept at intervals, not with each
+shard: what was done since is done again, to the same numbers.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
+
+from retinad.pipeline.config import CameraConfig, CaptureMode, ModelConfig, ResizeMode, StreamConfig
+from retinad.pipeline.engine import Engine
+from retinad.pipeline.errors import SourceError, StateError
+from retinad.pipeline.frame_queue import FrameCounters, FrameQueue
+from retinad.pipeline.frames import Frame, Outcome
+from retinad.pipeline.saved_stream import ModelIdentity
+from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus
+from retinad.pipeline.sources.capture import probe
+from retinad.pipeline.sources.messages import SourceInfo
+from retinad.pipeline.sources.redact import mask
+from retinad.pipeline.worker import Worker
+
+from .exit_codes import ExitCode, JobError
+from .extract_index import Form, Index, Resume, Settings
+from .extract_output import Output, find_index
+from .extract_progress import Reporter
+from .groups import only_error
+from .threads import leave_a_core
+
+CAMERA = "input"
+"""What the stream is called in the engine."""
+
+_NAMED = 20
+"""Frames without features that are named at the end, at most; the index has all."""
+
+_SAVE_SHARE = 20
+"""Keeping the memory takes at most one part in so many of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """What is asked for.
+
+    Attributes:
+        source: the recording, as the config would name it.
+        out: folder of the features.
+        model: the model.
+        stream: what the stream remembers.
+        resize: how pictures are fitted to the model.
+        run_frames: frames in one step of the model; None for as many as fit.
+        form: what the shards are.
+        shard_frames: frames of a shard at most; None for 256 MiB.
+        save_every_s: seconds after which the memory is kept.
+    """
+
+    source: str
+    out: Path
+    model: ModelConfig
+    stream: StreamConfig
+    resize: ResizeMode = ResizeMode.CROP
+    run_frames: int | None = None
+    form: Form = "safetensors"
+    shard_frames: int | None = None
+    save_every_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Done:
+    # What goes to the writing thread: a step's outcomes, then perhaps the memory after it.
+    outcomes: Sequence[Outcome]
+    resume: Resume | None = None
+
+
+async def extract(wanted: Extraction, reporter: Reporter, version: str) -> ExitCode:
+    """Extract features until the recording ends, or until SIGINT or SIGTERM; a second one ends the process at once.
+
+    Returns:
+        OK, or INCOMPLETE if it was stopped: the same call goes on.
+
+    Raises:
+        JobError: the recording cannot be read, or the folder cannot be written.
+        ModelError: the model cannot be loaded.
+        DeviceError: the device failed.
+    """
+    job = _Job(wanted, reporter, version)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(job.receive_signals, name="signals")
+            code = await job.run()
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise only_error(group) from None
+    return code
+
+
+class _Job:
+    def __init__(self, wanted: Extraction, reporter: Reporter, version: str) -> None:
+        self._wanted = wanted
+        self._reporter = reporter
+        self._version = version
+        self._loading = anyio.CancelScope()
+        self._stopped = False
+        self._ended: CameraStatus | None = None
+        self._news = anyio.Event()
+        self._next_seq = 0
+
+    async def receive_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                if self._stopped:
+                    os._exit(128 + number)
+                self._reporter.say("stopping after this step")
+                self._stopped = True
+                self._loading.cancel()
+                self._wake()
+
+    async def run(self) -> ExitCode:
+        before = find_index(self._wanted.out)
+        async with AsyncExitStack() as stack:
+            with self._loading:
+                info = await self._probe()
+                self._reporter.say(f"loading {self._wanted.model.name} on {self._wanted.model.device}")
+                worker = await stack.enter_async_context(Worker(lambda: make_engine(self._wanted.model)))
+                output = await self._open_output(worker, before)
+            if self._stopped:
+                return ExitCode.INCOMPLETE
+            if output.index.complete:
+                self._reporter.say(f"{self._wanted.out} is complete: {output.index.frames} frames")
+                return ExitCode.OK
+            if output.index.resume is not None:
+                await self._go_on(worker, output.index.resume)
+            return await self._extract(worker, output, info.frame_count)
+
+    async def _probe(self) -> SourceInfo:
+        info = await probe(self._camera_config(queue_frames=1))
+        if isinstance(info, SourceError):
+            raise JobError(ExitCode.NO_INPUT, self._masked(f"{info.kind}: {info}"))
+        if info.live or not info.finite:
+            raise JobError(ExitCode.USAGE, self._masked(f"{self._wanted.source} has no end: `retinad run` is for such"))
+        return info
+
+    async def _open_output(self, worker: Worker[Engine], before: Index | None) -> Output:
+        wanted = self._wanted
+        model = await worker.run(lambda engine: engine.description)
+        run_frames = before.settings.run_frames if before and wanted.run_frames is None else wanted.run_frames or 1
+        settings = Settings(
+            source=self._masked(wanted.source),
+            resize=wanted.resize,
+            image_width=wanted.model.image_width,
+            model_name=wanted.model.name,
+            model=ModelIdentity.of(wanted.model, model.weights),
+            output=wanted.model.output,
+            stream=wanted.stream,
+            run_frames=run_frames,
+            form=wanted.form,
+        )
+        arguments = (wanted.out, before, settings, model.mixers, self._version, wanted.shard_frames)
+        output = await anyio.to_thread.run_sync(Output.open, *arguments)
+        await worker.run(lambda engine: engine.open_stream(CAMERA, settings.stream, settings.resize))
+        return output
+
+    async def _go_on(self, worker: Worker[Engine], resume: Resume) -> None:
+        path = self._wanted.out / resume.state
+        try:
+            await worker.run(lambda engine: engine.load_state(CAMERA, path))
+        except StateError as error:
+            advice = f"remove {self._wanted.out} to begin anew"
+            raise JobError(ExitCode.CANNOT_CREATE, f"it cannot go on: {error}; {advice}") from error
+        self._next_seq = resume.source_seq
+        self._reporter.say(f"going on with frame {resume.source_seq}")
+
+    async def _extract(self, worker: Worker[Engine], output: Output, total: int | None) -> ExitCode:
+        run_frames = output.index.settings.run_frames
+        config = self._camera_config(queue_frames=2 * run_frames + 2)
+        queue = FrameQueue(CaptureMode.LOSSLESS, config.queue_frames, FrameCounters(), self._wake, 0)
+        camera = Camera(config, queue, _ignore, on_log=self._reporter.hear)
+        send, receive = anyio.create_memory_object_stream[_Done](1)
+        self._reporter.begin(output.frames)
+        async with anyio.create_task_group() as writing:
+            writing.start_soon(self._write, receive, output, total, name="write")
+            async with anyio.create_task_group() as reading, send:
+                reading.start_soon(self._capture, camera, name="capture")
+                with suppress(anyio.BrokenResourceError):  # the writing has failed, which its group tells
+                    await self._run_steps(worker, queue, run_frames, send, output)
+                reading.cancel_scope.cancel()
+        return await self._finish(output, queue)
+
+    async def _capture(self, camera: Camera) -> None:
+        self._ended = await camera.run()
+        self._wake()
+
+    async def _run_steps(
+        self,
+        worker: Worker[Engine],
+        queue: FrameQueue,
+        run_frames: int,
+        send: ObjectSendStream[_Done],
+        output: Output,
+    ) -> None:
+        kept_at, pause_s = time.monotonic(), self._wanted.save_every_s
+        while frames := await self._gather(queue, run_frames):
+            self._next_seq = frames[-1].stamp.source_seq + 1
+            step = partial(_step, frames)
+            del frames
+            await send.send(_Done(await worker.run(step)))
+            del step  # its frames go back to the capture process
+            if time.monotonic() - kept_at >= pause_s:
+                began_at = time.monotonic()
+                await self._keep(worker, send, output)
+                kept_at = time.monotonic()
+                pause_s = max(self._wanted.save_every_s, _SAVE_SHARE * (kept_at - began_at))
+        if self._is_at_its_end:
+            await send.send(_Done(await worker.run(lambda engine: engine.flush(CAMERA))))
+        else:
+            await self._keep(worker, send, output)
+
+    @property
+    def _is_at_its_end(self) -> bool:
+        return not self._stopped and self._ended is not None and self._ended.state is CameraState.ENDED
+
+    async def _gather(self, queue: FrameQueue, most: int) -> list[Frame]:
+        """The next `most` frames; fewer at the recording's end; none where the job is over."""
+        frames: list[Frame] = []
+        while len(frames) < most:
+            if self._stopped:
+                return []
+            frame = queue.take_nowait()
+            if frame is None:
+                if self._ended is not None:
+                    break
+                self._news = anyio.Event()
+                await self._news.wait()
+            elif frame.stamp.source_seq >= self._next_seq:
+                frames.append(frame)
+            del frame
+        return frames
+
+    async def _keep(self, worker: Worker[Engine], send: ObjectSendStream[_Done], output: Output) -> None:
+        """Keep the stream's memory, unless it has none yet or anew: then a job goes on from the one before."""
+        path = output.state_path(self._next_seq)
+        try:
+            kept = await worker.run(partial(_save, path))
+        except StateError as error:
+            raise JobError(ExitCode.IO_ERROR, f"the memory cannot be kept: {error}") from error
+        if kept:
+            await send.send(_Done((), Resume(self._next_seq, path.name)))
+
+    async def _write(self, receive: ObjectReceiveStream[_Done], output: Output, total: int | None) -> None:
+        async with receive:
+            async for done in receive:
+                await anyio.to_thread.run_sync(_write, output, done)
+                del done
+                self._reporter.update(output.frames, total)
+
+    async def _finish(self, output: Output, queue: FrameQueue) -> ExitCode:
+        wanted, ended = self._wanted, self._ended
+        if self._is_at_its_end:
+            assert ended is not None
+            await anyio.to_thread.run_sync(output.finish, queue.counters.failed)
+            return self._summary(output, ended)
+        safe = f"{output.index.frames} frames are in {wanted.out}; the same command goes on from there"
+        if self._stopped:
+            self._reporter.say(f"stopped: {safe}")
+            return ExitCode.INCOMPLETE
+        assert ended is not None
+        raise JobError(ExitCode.NO_INPUT, f"the recording failed: {ended.fault}: {ended.reason}. {safe}")
+
+    def _summary(self, output: Output, ended: CameraStatus) -> ExitCode:
+        index = output.index
+        if ended.reason is not None:
+            self._reporter.say(f"note: {self._masked(ended.reason)}")
+        for failure in index.failures[:_NAMED]:
+            self._reporter.say(f"frame {failure.source_seq} gave no features: {failure.reason}")
+        self._reporter.say(
+            f"{self._wanted.out} is complete: {index.frames} frames; {index.unreadable} unreadable, "
+            f"{len(index.failures)} failed"
+        )
+        if self._wanted.model.random_weights:
+            self._reporter.say("the weights are random: the features mean nothing (set model.checkpoint)")
+        return ExitCode.OK if index.frames else ExitCode.NO_INPUT
+
+    def _camera_config(self, queue_frames: int) -> CameraConfig:
+        return CameraConfig(
+            CAMERA,
+            self._wanted.source,
+            mode=CaptureMode.LOSSLESS,
+            resize=self._wanted.resize,
+            queue_frames=queue_frames,
+            retry=False,
+            stream=self._wanted.stream,
+        )
+
+    def _masked(self, text: str) -> str:
+        return mask(text, self._wanted.source)
+
+    def _wake(self) -> None:
+        self._news.set()
+
+
+def make_engine(model: ModelConfig) -> Engine:
+    """The engine, in the worker's thread, with as many threads as the service's has."""
+    leave_a_core()
+    return Engine(model)
+
+
+def _ignore(status: CameraStatus) -> None:
+    """Does nothing with a state."""
+
+
+def _step(frames: list[Frame], engine: Engine) -> list[Outcome]:
+    return [outcome for frame in frames for outcome in engine.step([frame])]
+
+
+def _save(path: Path, engine: Engine) -> bool:
+    (stream,) = engine.statistics().streams
+    if stream.waiting or not stream.keyframes:
+        return False
+    engine.save_state(CAMERA, path)
+    return True
+
+
+def _write(output: Output, done: _Done) -> None:
+    output.add(done.outcomes)
+    if done.resume is not None:
+        output.checkpoint(done.resume)

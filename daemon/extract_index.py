@@ -1,0 +1,171 @@
+"""The index of an extracted recording, `index.json`: what its shards hold, by which settings, and where to go on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from retinad.pipeline.config import OutputConfig, ResizeMode, StreamConfig
+from retinad.pipeline.frames import Affine, Flag, Size, TokenGroup
+from retinad.pipeline.saved_stream import ModelIdentity
+from retinad.pipeline.whole_file import written_whole
+
+SCHEMA = 1
+"""Number of the index's form."""
+
+INDEX = "index.json"
+
+Form = Literal["safetensors", "npz"]
+FORMS = ("safetensors", "npz")
+
+
+class DamagedIndex(Exception):
+    """An index cannot be read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What must be the same for a job to go on.
+
+    Attributes:
+        source: the recording, passwords masked.
+        resize: how pictures are fitted to the model.
+        image_width: width in pixels that they are fitted to.
+        model_name: the preset.
+        model: weights, network and number format.
+        output: which features are written.
+        stream: what the stream remembers.
+        run_frames: frames in one step of the model.
+        form: what the shards are.
+    """
+
+    source: str
+    resize: ResizeMode
+    image_width: int
+    model_name: str
+    model: ModelIdentity
+    output: OutputConfig
+    stream: StreamConfig
+    run_frames: int
+    form: Form
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """A tensor of a shard: its first axis are the shard's frames, `shape` are the others.
+
+    `dtype` is float16, float32 or bfloat16, whose bits an `.npz` holds as uint16.
+    """
+
+    name: str
+    layer: int
+    group: TokenGroup
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEntry:
+    """One frame of a shard, in the order of its rows. Names as in the service's messages.
+
+    `frame` counts the frames that gave features, from 0.
+    """
+
+    frame: int
+    source_seq: int
+    pts_ns: int | None
+    epoch: int
+    epoch_frame: int
+    keyframe: bool
+    flags: tuple[Flag, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One file of features, whose frames all have one size."""
+
+    file: str
+    source_size: Size
+    model_size: Size
+    grid: tuple[int, int]
+    to_source: Affine
+    tensors: tuple[TensorEntry, ...]
+    frames: tuple[FrameEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A frame that was read, but gave no features."""
+
+    source_seq: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where to go on: the stream's memory in `state` is that before the frame `source_seq`."""
+
+    source_seq: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The whole index.
+
+    Attributes:
+        schema: number of its form.
+        version: of retinad.
+        complete: whether the recording was read to its end.
+        settings: by which settings.
+        mixers: how the model's global blocks mix tokens over time.
+        frames: frames that gave features.
+        unreadable: frames that could not be decoded; known at the end.
+        failures: frames that were decoded and gave no features.
+        shards: the files.
+        resume: where to go on, or None.
+    """
+
+    schema: int
+    version: str
+    complete: bool
+    settings: Settings
+    mixers: tuple[str, ...]
+    frames: int
+    unreadable: int
+    failures: tuple[Failure, ...]
+    shards: tuple[ShardEntry, ...]
+    resume: Resume | None
+
+
+def read_index(folder: Path) -> Index | None:
+    """The index of a folder, or None if it has none.
+
+    Raises:
+        DamagedIndex: there is one, and it cannot be read.
+    """
+    path = folder / INDEX
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedIndex(f"{path}: {error.strerror or error}") from error
+    try:
+        index = msgspec.json.decode(content, type=Index)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DamagedIndex(f"{path} cannot be read: {error}") from error
+    if index.schema != SCHEMA:
+        raise DamagedIndex(f"{path} is of form {index.schema}, this program reads {SCHEMA}")
+    return index
+
+
+def write_index(folder: Path, index: Index) -> None:
+    """Write the index whole, over the one before.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with written_whole(folder / INDEX) as file:
+        file.write(msgspec.json.encode(index))

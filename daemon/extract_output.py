@@ -1,0 +1,274 @@
+"""Where extracted features go: a folder of shards and an index, each file there whole or not at all.
+
+A shard that the index does not name does not count: it is of a job that was killed since, and is written again. So the
+index, the shards that it names and the memory that it goes on from always belong together.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from retinad.pipeline.differences import differences
+from retinad.pipeline.frames import Features, FeatureTensor, FrameFailure, Outcome
+from retinad.pipeline.messages import tensor_bytes
+from retinad.pipeline.tensor_file import Entry, write_tensor_file
+from retinad.pipeline.whole_file import written_whole
+
+from .exit_codes import ExitCode, JobError
+from .extract_index import (
+    INDEX,
+    SCHEMA,
+    DamagedIndex,
+    Failure,
+    FrameEntry,
+    Index,
+    Resume,
+    Settings,
+    ShardEntry,
+    TensorEntry,
+    read_index,
+    write_index,
+)
+
+SHARD_BYTES = 256 << 20
+"""A shard is full when it has so many bytes of features: large enough for any disk, small enough to wait for."""
+
+_NAMES = {"<f2": ("float16", "F16"), "<f4": ("float32", "F32"), "<u2": ("bfloat16", "BF16")}
+"""What a tensor's numbers are called in the index and in safetensors, by numpy's name; numpy has no bfloat16."""
+
+
+def find_index(folder: Path) -> Index | None:
+    """The index of the job that wrote to this folder before, or None if it is new or empty.
+
+    Raises:
+        JobError: it cannot be used: it is no folder, or holds something else.
+    """
+    try:
+        index = read_index(folder)
+        if index is None and folder.exists() and any(folder.iterdir()):
+            raise JobError(
+                ExitCode.CANNOT_CREATE, f"{folder} is not empty and has no {INDEX}: name a new or empty folder"
+            )
+    except DamagedIndex as error:
+        raise JobError(ExitCode.CANNOT_CREATE, str(error)) from error
+    except OSError as error:
+        raise JobError(ExitCode.CANNOT_CREATE, f"{folder} cannot be used: {error.strerror or error}") from error
+    return index
+
+
+@dataclass(slots=True)
+class _Shard:
+    # The frames of the shard that is being filled.
+    first: Features
+    frames: list[Features]
+
+    def takes(self, features: Features) -> bool:
+        """Whether a frame is of the same size as the others."""
+        one, other = self.first, features
+        return (one.stamp.source_size, one.model_size) == (other.stamp.source_size, other.model_size)
+
+
+class Output:
+    """Writes one job's folder. Not safe for several threads at once.
+
+    Attributes:
+        index: what is written and named so far.
+        frames: frames that were given to `add` and had features, those of earlier tries included.
+
+    Args:
+        folder: made if it is not there.
+        index: what an earlier try left, checked by `settings`, or a new one.
+        shard_frames: frames of a shard at most, or None for `SHARD_BYTES`.
+    """
+
+    def __init__(self, folder: Path, index: Index, shard_frames: int | None) -> None:
+        self.index = index
+        self.frames = index.frames
+        self._folder = folder
+        self._shard_frames = shard_frames
+        self._shards = list(index.shards)
+        self._failures = list(index.failures)
+        self._open: _Shard | None = None
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        before: Index | None,
+        settings: Settings,
+        mixers: tuple[str, ...],
+        version: str,
+        shard_frames: int | None = None,
+    ) -> Self:
+        """Begin a folder, or go on with one that has the same settings: what its index does not name is removed.
+
+        Raises:
+            JobError: it was written with other settings, or cannot be written.
+        """
+        if before is not None:
+            _check(folder, before, settings)
+        with _written(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if before is None:
+                before = Index(SCHEMA, version, False, settings, mixers, 0, 0, (), (), None)
+                write_index(folder, before)
+        output = cls(folder, before, shard_frames)
+        output._clean()
+        return output
+
+    def state_path(self, source_seq: int) -> Path:
+        """Where the memory before this frame is to be kept."""
+        return self._folder / f"state-{source_seq:09}.safetensors"
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Take what a step gave; shards that are full are written.
+
+        Raises:
+            JobError: they cannot be written.
+        """
+        for outcome in outcomes:
+            if isinstance(outcome, FrameFailure):
+                self._failures.append(Failure(outcome.stamp.source_seq, outcome.reason))
+            else:
+                self._add(outcome)
+
+    def checkpoint(self, resume: Resume) -> None:
+        """Write all that was added, and an index that goes on from here; the memory before this one is removed.
+
+        Raises:
+            JobError: it cannot be written.
+        """
+        self._write_shard()
+        self._write_index(replace(self.index, resume=resume))
+
+    def finish(self, unreadable: int) -> None:
+        """Write all that was added, and the final index.
+
+        Args:
+            unreadable: frames of the recording that could not be decoded.
+
+        Raises:
+            JobError: it cannot be written.
+        """
+        self._write_shard()
+        self._write_index(replace(self.index, complete=True, unreadable=unreadable, resume=None))
+
+    def _add(self, features: Features) -> None:
+        if self._open is not None and not self._open.takes(features):
+            self._write_shard()
+        if self._open is None:
+            self._open = _Shard(features, [])
+        self._open.frames.append(features)
+        self.frames += 1
+        if len(self._open.frames) >= (self._shard_frames or _frames_of(features)):
+            self._write_shard()
+
+    def _write_shard(self) -> None:
+        shard, self._open = self._open, None
+        if shard is None:
+            return
+        form = self.index.settings.form
+        path = self._folder / f"features-{len(self._shards):06}.{form}"
+        with _written(self._folder):
+            write_npz(path, shard.frames) if form == "npz" else write_safetensors(path, shard.frames)
+        self._shards.append(_described(path.name, shard.frames, self.frames - len(shard.frames)))
+
+    def _write_index(self, index: Index) -> None:
+        index = replace(index, frames=self.frames, shards=tuple(self._shards), failures=tuple(self._failures))
+        before, self.index = self.index.resume, index
+        with _written(self._folder):
+            write_index(self._folder, index)
+            if before is not None and before != index.resume:  # the next one may be in the making: it stays
+                (self._folder / before.state).unlink(missing_ok=True)
+
+    def _clean(self) -> None:
+        # What a job left that was killed while it wrote.
+        named = {INDEX, *(shard.file for shard in self.index.shards)}
+        if self.index.resume is not None:
+            named.add(self.index.resume.state)
+        with _written(self._folder):
+            for pattern in ("features-*", "state-*", f"{INDEX}.*"):
+                for path in self._folder.glob(pattern):
+                    if path.name not in named:
+                        path.unlink()
+
+
+def write_safetensors(path: Path, frames: Sequence[Features]) -> None:
+    """A shard whose tensors are [frames, ...], without a copy of them.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    entries = [
+        Entry(name, _names(one)[1], (len(frames), *one.data.shape), (tensor_bytes(tensor) for tensor in row))
+        for name, one, row in _columns(frames)
+    ]
+    write_tensor_file(path, {"retinad": "features of consecutive frames; see index.json"}, entries)
+
+
+def write_npz(path: Path, frames: Sequence[Features]) -> None:
+    """The same for numpy, with bfloat16 as its bits.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    arrays = {name: np.stack([tensor.data for tensor in row]) for name, _, row in _columns(frames)}
+    with written_whole(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes them for `allow_pickle`
+
+
+def _columns(frames: Sequence[Features]) -> list[tuple[str, FeatureTensor, list[FeatureTensor]]]:
+    # Each tensor's name, its first, and that of every frame.
+    firsts = frames[0].tensors
+    return [(one.name, one, [frame.tensors[place] for frame in frames]) for place, one in enumerate(firsts)]
+
+
+def _described(file: str, frames: Sequence[Features], first: int) -> ShardEntry:
+    one = frames[0]
+    tensors = (
+        TensorEntry(tensor.name, tensor.layer, tensor.group, _names(tensor)[0], tensor.data.shape)
+        for tensor in one.tensors
+    )
+    entries = (
+        FrameEntry(
+            frame=first + place,
+            source_seq=features.stamp.source_seq,
+            pts_ns=features.stamp.pts_ns,
+            epoch=features.epoch,
+            epoch_frame=features.epoch_frame,
+            keyframe=features.keyframe,
+            flags=tuple(sorted(features.flags)),
+        )
+        for place, features in enumerate(frames)
+    )
+    size = one.stamp.source_size
+    return ShardEntry(file, size, one.model_size, one.grid, one.to_source, tuple(tensors), tuple(entries))
+
+
+def _names(tensor: FeatureTensor) -> tuple[str, str]:
+    return _NAMES[tensor.data.dtype.str]
+
+
+def _frames_of(features: Features) -> int:
+    return max(1, SHARD_BYTES // sum(tensor.data.nbytes for tensor in features.tensors))
+
+
+def _check(folder: Path, before: Index, settings: Settings) -> None:
+    changes = "; ".join(differences(before.settings, settings))
+    if changes:
+        raise JobError(
+            ExitCode.CANNOT_CREATE,
+            f"{folder} holds features made with other settings: {changes}. Name another folder, or remove this one",
+        )
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise JobError(ExitCode.IO_ERROR, f"{folder} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,193 @@
+"""Turns an attention checkpoint into one whose global blocks are partly Kimi Delta Attention: a start for training.
+
+Nothing but training makes the new blocks work. What is known is kept: the projections of queries, keys, values and
+outputs. What a delta block has and attention has not begins so that the block passes and remembers its present input:
+
+* convolutions: the present token's tap is 1, the others 0;
+* decay: -log decay a token = softplus(dt_bias) with A_log = 0 and f_proj giving 0, so that a memory loses half in
+  `half_life_tokens` tokens. All of the smallness is in dt_bias: there an output of f_proj of the same size, about 11,
+  still opens the gate, while a small exp(A_log) would keep it shut for any input;
+* beta: b_proj gives 0, so sigmoid gives 0.5;
+* output gate: g_proj gives its bias, whose sigmoid o_norm's weight takes back.
+
+The second layers of f_proj and g_proj and all of b_proj are 0; their first layers are drawn from the seed, as training
+could not tell two zeros apart.
+"""
+
+import math
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..config import NetworkConfig
+from ..errors import ModelError
+from ..tensor_file import Entry, dtype_name, tensor_bytes, write_tensor_file
+from .aggregator import Aggregator
+from .checkpoint import AGGREGATOR, checkpoint_weights
+from .weight_files import file_sha256, read_state_dict
+
+Mixer = Literal["attention", "kda"]
+MIXERS = ("attention", "kda")
+
+GATE_BIAS = 3.0
+"""Bias of the output gate: its sigmoid, 0.953, is near 1 and still has a slope."""
+
+TAPS = 4
+"""Width of the short convolutions."""
+
+LOST = ("attn.qkv.bias", "attn.q_norm", "attn.k_norm", "attn.proj.bias", "the rotary positions")
+"""What a delta block has no place for."""
+
+NOTE = (
+    "made from an attention checkpoint and NOT trained since: the delta blocks begin from its projections, and the "
+    "features are not those of the source"
+)
+
+_GLOBAL = re.compile(r"global_blocks\.(\d+)\.attn\.(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What was written.
+
+    Attributes:
+        blocks: numbers of the global blocks that became delta blocks.
+        half_life_tokens: tokens after which a delta block's memory has lost half.
+        copied: tensors that are the source's as they were.
+        note: what must be known of the result; in the file's metadata too.
+    """
+
+    blocks: tuple[int, ...]
+    half_life_tokens: float
+    copied: int
+    note: str
+
+
+def convert(
+    source: Path,
+    target: Path,
+    network: NetworkConfig,
+    mixers: Sequence[Mixer],
+    *,
+    half_life_tokens: float,
+    seed: int = 0,
+) -> Conversion:
+    """Write a checkpoint whose global blocks follow a pattern, from one whose blocks all attend.
+
+    The source's tensors are mapped and written one by one; the heads' are kept as they are, and so is the prefix of the
+    keys. Projections keep the source's number format; decay, and the norm's weights, are float32.
+
+    Args:
+        source: a checkpoint as `checkpoint_weights` takes it.
+        target: a safetensors file, there whole or not at all.
+        network: the source's shape.
+        mixers: what each global block becomes, repeated over all of them; at least one `kda`.
+        half_life_tokens: tokens after which a delta block's memory has lost half, before training.
+        seed: of the layers that are drawn.
+
+    Raises:
+        ModelError: the source cannot be read or does not hold exactly this network; or the target cannot be written.
+        ValueError: the pattern names no delta block, or the half-life is not positive.
+    """
+    blocks = _delta_blocks(mixers, network.depth)
+    if half_life_tokens <= 0:
+        raise ValueError(f"half_life_tokens is more than 0, got {half_life_tokens}")
+    with torch.device("meta"):
+        model = Aggregator(_attending(network), torch.float32)
+    checkpoint_weights(model, source)  # raises where keys are missing, unexpected or of another shape
+    gates = _Gates(network, half_life_tokens, seed)
+    entries: list[Entry] = []
+    copied = 0
+    for name, value in read_state_dict(source).items():
+        made = _made(name, value, blocks, gates)
+        entries += [_entry(key, part) for key, part in made]
+        copied += [key for key, _ in made] == [name]
+    conversion = Conversion(blocks, half_life_tokens, copied, NOTE)
+    try:
+        write_tensor_file(target, _metadata(source, mixers, conversion), entries)
+    except OSError as error:
+        raise ModelError(f"{target} cannot be written: {error.strerror or error}") from error
+    return conversion
+
+
+def gate_bias(half_life_tokens: float) -> float:
+    """The dt_bias of a memory that loses half in so many tokens, with A_log = 0: softplus(dt_bias) = ln 2 / tokens."""
+    return math.log(math.expm1(math.log(2.0) / half_life_tokens))
+
+
+def _attending(network: NetworkConfig) -> NetworkConfig:
+    return network
+
+
+def _delta_blocks(mixers: Sequence[Mixer], depth: int) -> tuple[int, ...]:
+    blocks = tuple(number for number, mixer in enumerate(islice(cycle(mixers), depth)) if mixer == "kda")
+    if not blocks:
+        raise ValueError(f"expected a pattern that makes kda of at least one of {depth} blocks, got {','.join(mixers)}")
+    return blocks
+
+
+def _made(name: str, value: Tensor, blocks: tuple[int, ...], gates: "_Gates") -> list[tuple[str, Tensor]]:
+    """What a tensor of the source becomes: itself, or parts of a delta block, or nothing."""
+    prefix = AGGREGATOR if name.startswith(AGGREGATOR) else ""
+    match = _GLOBAL.fullmatch(name.removeprefix(prefix))
+    if match is None or int(match[1]) not in blocks:
+        return [(name, value)]
+    block = f"{prefix}global_blocks.{match[1]}.attn."
+    match match[2]:
+        case "qkv.weight":
+            parts = zip(("q_proj", "k_proj", "v_proj"), value.chunk(3), strict=True)
+            projections = [(f"{block}{part}.weight", rows) for part, rows in parts]
+            return projections + [(block + key, fresh) for key, fresh in gates.of(match[1], value.dtype)]
+        case "proj.weight":
+            return [(f"{block}o_proj.weight", value)]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Gates:
+    # What a delta block has beyond its projections; see the file's head.
+    network: NetworkConfig
+    half_life_tokens: float
+    seed: int
+
+    def of(self, block: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        channels, heads = self.network.channels, self.network.heads
+        width = channels // heads
+        present = torch.zeros(channels, 1, TAPS, dtype=dtype)
+        present[:, :, -1] = 1
+        for part in "qkv":
+            yield f"{part}_conv1d.weight", present
+        for part in "fg":
+            yield f"{part}_proj.0.weight", self._drawn(f"{block}.{part}_proj.0.weight", (width, channels)).to(dtype)
+            yield f"{part}_proj.1.weight", torch.zeros(channels, width, dtype=dtype)
+        yield "g_proj.1.bias", torch.full((channels,), GATE_BIAS, dtype=dtype)
+        yield "b_proj.weight", torch.zeros(heads, channels, dtype=dtype)
+        yield "A_log", torch.zeros(heads)
+        yield "dt_bias", torch.full((channels,), gate_bias(self.half_life_tokens))
+        yield "o_norm.weight", torch.full((width,), 1 + math.exp(-GATE_BIAS))  # 1 / sigmoid
+
+    def _drawn(self, name: str, shape: tuple[int, int]) -> Tensor:
+        generator = np.random.Generator(np.random.PCG64([self.seed, zlib.crc32(name.encode())]))
+        return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32) / np.float32(math.sqrt(shape[1])))
+
+
+def _entry(name: str, value: Tensor) -> Entry:
+    return Entry(name, dtype_name(value.dtype), tuple(value.shape), (tensor_bytes(tensor) for tensor in (value,)))
+
+
+def _metadata(source: Path, mixers: Sequence[Mixer], conversion: Conversion) -> dict[str, str]:
+    return {
+        "format": "pt",
+        "retinad": f"{NOTE}. Lost in blocks {', '.join(map(str, conversion.blocks))}: {', '.join(LOST)}",
+        "source": f"sha256:{file_sha256(source)}",
+        "mixers": ",".join(mixers),
+        "half_life_tokens": repr(conversion.half_life_tokens),
+    }

@@ -1,0 +1,326 @@
+"""An extraction gives the service's numbers, each frame once, and goes on to the same numbers after any stop."""
+
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from retinad.daemon import extract as job
+from retinad.daemon import extract_output
+from retinad.daemon.cli import run_command
+from retinad.daemon.config import load_job_config
+from retinad.daemon.exit_codes import ExitCode, JobError
+from retinad.daemon.extract import Extraction
+from retinad.daemon.extract_index import FrameEntry, Index, read_index
+from retinad.daemon.extract_progress import Reporter, progress_line
+from retinad.pipeline.errors import DeviceError
+from retinad.pipeline.frames import Outcome
+
+from .service_rig import receive_until, running, subscriber, write_config, write_frames
+from .test_service import camera, features_of, is_end
+
+SCENE = "synthetic:?width=64&height=48&frames=40"
+
+
+@pytest.fixture(autouse=True)
+def _same_threads_after() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _saving_takes_as_long_as_it_will(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "_SAVE_SHARE", 0)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The features of the scene from a job that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    play(wanted(folder, save_every_s=60.0))
+    return folder / "out"
+
+
+def wanted(folder: Path, source: object = SCENE, out: str = "out", **changes: object) -> Extraction:
+    """A job with the rig's tiny model whose memory begins anew every nine frames, and whose shards have five."""
+    settings = load_job_config(write_config(folder, ""), (), {})
+    stream = replace(settings.stream, epoch_frames=9)
+    made = Extraction(str(source), folder / out, settings.model, stream, shard_frames=5, save_every_s=0)
+    return replace(made, **changes)  # type: ignore[arg-type]  # a test's own keys
+
+
+def play(extraction: Extraction) -> tuple[ExitCode, str]:
+    """Run a job to its end: its code, and what it said."""
+    said = io.StringIO()
+    code = anyio.run(job.extract, extraction, Reporter(Console(file=said), None), "0")
+    return code, said.getvalue()
+
+
+def index_of(folder: Path) -> Index:
+    index = read_index(folder)
+    assert index is not None
+    return index
+
+
+def frames_of(index: Index) -> list[FrameEntry]:
+    return [frame for shard in index.shards for frame in shard.frames]
+
+
+def tensors_of(folder: Path) -> list[dict[str, torch.Tensor]]:
+    """Each frame's tensors, in order, as the index says."""
+    rows = []
+    for shard in index_of(folder).shards:
+        tensors = load_file(folder / shard.file)
+        assert {entry.name: [len(shard.frames), *entry.shape] for entry in shard.tensors} == {
+            name: list(value.shape) for name, value in tensors.items()
+        }
+        rows += [{name: value[row] for name, value in tensors.items()} for row in range(len(shard.frames))]
+    return rows
+
+
+def assert_same(folder: Path, other: Path) -> None:
+    """To the bit, and every frame with the same place in its epoch and the same flags."""
+    assert frames_of(index_of(folder)) == frames_of(index_of(other))
+    for one, two in zip(tensors_of(folder), tensors_of(other), strict=True):
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+# The service's numbers
+
+
+def test_pictures_give_what_the_service_publishes_of_them(tmp_path: Path) -> None:
+    write_frames(tmp_path / "pictures", 24)
+    config = write_config(tmp_path, camera("walk", tmp_path / "pictures", mode="lossless"))
+    with subscriber(tmp_path) as records_in, running(config) as service:
+        published = features_of(receive_until(records_in, is_end))
+        assert service.process.wait(10) == 0
+    assert run_command(["extract", str(tmp_path / "pictures"), "-o", str(tmp_path / "out"), "-c", str(config)]) == 0
+    index = index_of(tmp_path / "out")
+    assert (index.complete, index.frames, index.unreadable, index.failures) == (True, 24, 0, ())
+    assert index.settings.model.weights == "random:0"
+    for record, frame, tensors in zip(published, frames_of(index), tensors_of(tmp_path / "out"), strict=True):
+        expected = (record.source_seq, record.pts_ns, record.epoch, record.epoch_frame, record.keyframe, record.flags)
+        found = (frame.source_seq, frame.pts_ns, frame.epoch, frame.epoch_frame, frame.keyframe, frame.flags)
+        assert found == expected
+        assert list(tensors) == sorted(record.tensors)
+        for name, tensor in tensors.items():
+            np.testing.assert_array_equal(tensor.numpy(), record[name])
+    (shard,) = index.shards
+    first = published[0]
+    assert (shard.source_size, shard.model_size, shard.grid) == (first.source_size, first.model_size, first.grid)
+    assert shard.to_source == first.to_source
+
+
+def test_what_cannot_be_decoded_is_left_out_named_and_counted(tmp_path: Path) -> None:
+    paths = write_frames(tmp_path / "pictures", 6)
+    paths[3].write_bytes(b"no picture")
+    code, said = play(wanted(tmp_path, tmp_path / "pictures"))
+    index = index_of(tmp_path / "out")
+    assert (code, index.frames, index.unreadable) == (ExitCode.OK, 5, 1)
+    assert [frame.source_seq for frame in frames_of(index)] == [0, 1, 2, 4, 5]
+    assert "frame3.png" in said
+    assert "5 frames; 1 unreadable, 0 failed" in said
+
+
+def test_a_shard_holds_pictures_of_one_size(tmp_path: Path) -> None:
+    write_frames(tmp_path / "pictures", 3)
+    for path in write_frames(tmp_path / "high", 3, 120, 160):
+        path.rename(tmp_path / "pictures" / f"later{path.name}")
+    play(wanted(tmp_path, tmp_path / "pictures", save_every_s=60.0))
+    index = index_of(tmp_path / "out")
+    assert [(shard.source_size, len(shard.frames)) for shard in index.shards] == [((160, 120), 3), ((120, 160), 3)]
+    assert "size_changed" in frames_of(index)[3].flags
+    assert len(tensors_of(tmp_path / "out")) == 6
+
+
+def test_npz_holds_the_same_numbers_and_the_bits_of_bfloat16(tmp_path: Path) -> None:
+    job_of = wanted(tmp_path, save_every_s=60.0)
+    model = replace(job_of.model, output=replace(job_of.model.output, dtype="bfloat16"))
+    play(replace(job_of, model=model))
+    play(replace(job_of, model=model, out=tmp_path / "npz", form="npz"))
+    for shard, other in zip(index_of(tmp_path / "out").shards, index_of(tmp_path / "npz").shards, strict=True):
+        assert shard.tensors == other.tensors
+        assert shard.tensors[0].dtype == "bfloat16"
+        with np.load(tmp_path / "npz" / other.file) as arrays:
+            for name, tensor in load_file(tmp_path / "out" / shard.file).items():
+                np.testing.assert_array_equal(arrays[name], tensor.view(torch.uint16).numpy())
+
+
+# Going on
+
+
+class Killed(Exception):
+    """What stands for the end of the process."""
+
+
+@pytest.mark.parametrize("steps", [1, 8, 10, 23])
+def test_a_job_that_breaks_off_after_any_step_goes_on_to_the_same_numbers(
+    tmp_path: Path, steps: int, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first block, at the end of an epoch, in it, and far on. The memory is kept after every step."""
+    add, left = extract_output.Output.add, iter(range(steps))
+
+    def add_some(self: extract_output.Output, outcomes: list[Outcome]) -> None:
+        if next(left, None) is None:
+            raise Killed
+        add(self, outcomes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(extract_output.Output, "add", add_some)
+        with pytest.raises(Killed):
+            play(wanted(tmp_path))
+    before = index_of(tmp_path / "out")
+    assert not before.complete
+    assert before.frames <= steps
+    assert play(wanted(tmp_path))[0] == ExitCode.OK
+    assert_same(tmp_path / "out", whole)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        ["index.json", *(shard.file for shard in index_of(tmp_path / "out").shards)]
+    )
+
+
+def test_a_signal_or_a_kill_costs_no_frame(tmp_path: Path) -> None:
+    scene = SCENE.replace("=40", "=300")
+    config = write_config(tmp_path, "")
+    command = [sys.executable, "-m", "retinad.daemon.cli", "extract", scene, "-o", str(tmp_path / "out")]
+    command += ["-c", str(config), "--shard-frames", "16", "--save-every", "0"]
+    codes, said = [], []
+    for number in (signal.SIGINT, signal.SIGKILL):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        done = _frames(tmp_path / "out")
+        while _frames(tmp_path / "out") < done + 20:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        said.append(process.communicate(timeout=50)[1])
+        codes.append(process.returncode)
+    assert codes == [ExitCode.INCOMPLETE, -signal.SIGKILL], said
+    assert "the same command goes on" in said[0]
+    assert "going on with frame" in said[1]
+    settings = wanted(tmp_path, scene, save_every_s=60.0, shard_frames=None)
+    endless = replace(settings, stream=replace(settings.stream, epoch_frames=0))
+    assert "going on with frame" in play(endless)[1]
+    play(replace(endless, out=tmp_path / "whole"))
+    assert_same(tmp_path / "out", tmp_path / "whole")
+
+
+def _frames(folder: Path) -> int:
+    index = read_index(folder)
+    return 0 if index is None else index.frames
+
+
+def test_a_finished_job_is_left_alone(whole: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in whole.iterdir()}
+    code, said = play(wanted(whole.parent))
+    assert (code, "is complete: 40 frames" in said) == (ExitCode.OK, True)
+    assert {path: path.stat().st_mtime_ns for path in whole.iterdir()} == before
+
+
+# What cannot be
+
+
+def test_a_full_disk_ends_the_job_with_its_reason_and_it_goes_on_later(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, left = os.fsync, iter(range(30))
+
+    def full(descriptor: int) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(JobError, match="No space left on device") as caught:
+            play(wanted(tmp_path))
+    assert caught.value.code == ExitCode.IO_ERROR
+    assert not list((tmp_path / "out").glob("*.partial"))
+    assert play(wanted(tmp_path))[0] == ExitCode.OK
+    assert_same(tmp_path / "out", whole)
+
+
+def test_a_folder_of_other_settings_is_refused_with_what_differs(whole: Path) -> None:
+    other = wanted(whole.parent)
+    with pytest.raises(JobError, match=r"stream\.window was 2, is 3") as caught:
+        play(replace(other, stream=replace(other.stream, window=3)))
+    assert caught.value.code == ExitCode.CANNOT_CREATE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["{folder}/nope.mp4", "-o", "{folder}/out"], ExitCode.NO_INPUT, "missing: "),
+        (["{folder}/empty", "-o", "{folder}/out"], ExitCode.NO_INPUT, "has no pictures"),
+        (["synthetic:", "-o", "{folder}/out"], ExitCode.USAGE, "has no end"),
+        ([SCENE, "-o", "{folder}/full"], ExitCode.CANNOT_CREATE, "has no index.json"),
+        ([SCENE, "-o", "{folder}/full/file"], ExitCode.CANNOT_CREATE, "Not a directory"),
+        ([SCENE, "-o", "{folder}/out", "-c", "{folder}/nope.toml"], ExitCode.CONFIG, "cannot read the config"),
+        ([SCENE, "-o", "{folder}/out", "--layers", "9"], ExitCode.CONFIG, "command line: --layers: expected 0 to 3"),
+        ([SCENE, "-o", "{folder}/out", "--tokens", "nope"], ExitCode.CONFIG, "command line: --tokens"),
+        ([SCENE, "-o", "{folder}/out", "--layers", "x"], ExitCode.USAGE, "--layers"),
+        ([SCENE, "-o", "{folder}/out", "--run-frames", "0"], ExitCode.USAGE, "--run-frames"),
+        ([SCENE, "-o", "{folder}/out", "--format", "zip"], ExitCode.USAGE, "--format"),
+        ([SCENE, "-o", "{folder}/out", "--device", "cuda:77"], ExitCode.UNAVAILABLE, "cuda:77"),
+        ([SCENE], ExitCode.USAGE, "--output"),
+    ],
+)
+def test_each_mistake_has_its_code_and_its_reason(
+    tmp_path: Path, arguments: list[str], code: ExitCode, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("somebody's")
+    (tmp_path / "empty").mkdir()
+    given = [argument.format(folder=tmp_path) for argument in arguments]
+    assert run_command(["extract", *given]) == code
+    assert reason in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_that_fails_leaves_what_was_safe(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = iter(range(20))
+
+    def step(frames: list[object], engine: object) -> list[Outcome]:
+        if next(steps, None) is None:
+            raise DeviceError("it is gone")
+        return real(frames, engine)
+
+    real = job._step
+    monkeypatch.setattr(job, "_step", step)
+    with pytest.raises(DeviceError):
+        play(wanted(tmp_path))
+    monkeypatch.setattr(job, "_step", real)
+    assert index_of(tmp_path / "out").frames >= 10
+    play(wanted(tmp_path))
+    assert_same(tmp_path / "out", whole)
+
+
+# What is said
+
+
+def test_a_line_says_how_far_it_is_and_how_long_it_takes() -> None:
+    assert progress_line(30, 120, 2.0) == "30 of 120 frames, 2.0 frames/s, 0 min 45 s left"
+    assert progress_line(30, None, 2.0) == "30 frames, 2.0 frames/s"
+    assert progress_line(0, 120, 0.0) == "0 of 120 frames, 0.0 frames/s"
+
+
+def test_the_index_is_plain_json_with_a_file_and_a_row_for_each_frame(whole: Path) -> None:
+    index = json.loads((whole / "index.json").read_text())
+    assert index["settings"]["output"]["layers"] == [1]
+    assert [len(shard["frames"]) for shard in index["shards"]] == [5] * 8
+    assert [frame["frame"] for shard in index["shards"] for frame in shard["frames"]] == list(range(40))
