@@ -13,18 +13,20 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import anyio
+import torch
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 
 from retinad.pipeline.config import CameraConfig, CaptureMode, ModelConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import SourceError, StateError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue
-from retinad.pipeline.frames import Frame, Outcome
+from retinad.pipeline.frames import Frame, Outcome, Size
+from retinad.pipeline.run_length import Room, longest_run
 from retinad.pipeline.saved_stream import ModelIdentity
 from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus
 from retinad.pipeline.sources.capture import probe
@@ -59,7 +61,7 @@ class Extraction:
         model: the model.
         stream: what the stream remembers.
         resize: how pictures are fitted to the model.
-        run_frames: frames in one step of the model; None for as many as fit.
+        run_frames: frames in one step of the model; None for as many as fit a GPU, and on a CPU what `stream` says.
         form: what the shards are.
         shard_frames: frames of a shard at most; None for 256 MiB.
         save_every_s: seconds after which the memory is kept.
@@ -133,7 +135,7 @@ class _Job:
                 info = await self._probe()
                 self._reporter.say(f"loading {self._wanted.model.name} on {self._wanted.model.device}")
                 worker = await stack.enter_async_context(Worker(lambda: make_engine(self._wanted.model)))
-                output = await self._open_output(worker, before)
+                output = await self._open_output(worker, before, (info.width, info.height))
             if self._stopped:
                 return ExitCode.INCOMPLETE
             if output.index.complete:
@@ -144,17 +146,21 @@ class _Job:
             return await self._extract(worker, output, info.frame_count)
 
     async def _probe(self) -> SourceInfo:
-        info = await probe(self._camera_config(queue_frames=1))
+        info = await probe(self._camera_config(self._wanted.stream))
         if isinstance(info, SourceError):
-            raise JobError(ExitCode.NO_INPUT, self._masked(f"{info.kind}: {info}"))
+            raise JobError(ExitCode.NO_INPUT, self._masked(f"{info.fault}: {info}"))
         if info.live or not info.finite:
             raise JobError(ExitCode.USAGE, self._masked(f"{self._wanted.source} has no end: `retinad run` is for such"))
         return info
 
-    async def _open_output(self, worker: Worker[Engine], before: Index | None) -> Output:
+    async def _open_output(self, worker: Worker[Engine], before: Index | None, size: Size) -> Output:
         wanted = self._wanted
         model = await worker.run(lambda engine: engine.description)
-        run_frames = before.settings.run_frames if before and wanted.run_frames is None else wanted.run_frames or 1
+        run_frames = wanted.run_frames
+        if run_frames is None and before is not None:
+            run_frames = before.settings.stream.run_frames
+        elif run_frames is None:
+            run_frames = await worker.run(lambda engine: _longest_run(wanted, size))
         settings = Settings(
             source=self._masked(wanted.source),
             resize=wanted.resize,
@@ -162,8 +168,7 @@ class _Job:
             model_name=wanted.model.name,
             model=ModelIdentity.of(wanted.model, model.weights),
             output=wanted.model.output,
-            stream=wanted.stream,
-            run_frames=run_frames,
+            stream=replace(wanted.stream, run_frames=run_frames),
             form=wanted.form,
         )
         arguments = (wanted.out, before, settings, model.mixers, self._version, wanted.shard_frames)
@@ -182,9 +187,8 @@ class _Job:
         self._reporter.say(f"going on with frame {resume.source_seq}")
 
     async def _extract(self, worker: Worker[Engine], output: Output, total: int | None) -> ExitCode:
-        run_frames = output.index.settings.run_frames
-        config = self._camera_config(queue_frames=2 * run_frames + 2)
-        queue = FrameQueue(CaptureMode.LOSSLESS, config.queue_frames, FrameCounters(), self._wake, 0)
+        config = self._camera_config(output.index.settings.stream)
+        queue = FrameQueue(config.mode, config.waiting_frames, config.run, FrameCounters(), self._wake, 0)
         camera = Camera(config, queue, _ignore, on_log=self._reporter.hear)
         send, receive = anyio.create_memory_object_stream[_Done](1)
         self._reporter.begin(output.frames)
@@ -193,7 +197,7 @@ class _Job:
             async with anyio.create_task_group() as reading, send:
                 reading.start_soon(self._capture, camera, name="capture")
                 with suppress(anyio.BrokenResourceError):  # the writing has failed, which its group tells
-                    await self._run_steps(worker, queue, run_frames, send, output)
+                    await self._run_steps(worker, queue, send, output)
                 reading.cancel_scope.cancel()
         return await self._finish(output, queue)
 
@@ -205,12 +209,11 @@ class _Job:
         self,
         worker: Worker[Engine],
         queue: FrameQueue,
-        run_frames: int,
         send: ObjectSendStream[_Done],
         output: Output,
     ) -> None:
         kept_at, pause_s = time.monotonic(), self._wanted.save_every_s
-        while frames := await self._gather(queue, run_frames):
+        while frames := await self._gather(queue):
             self._next_seq = frames[-1].stamp.source_seq + 1
             step = partial(_step, frames)
             del frames
@@ -230,10 +233,10 @@ class _Job:
     def _is_at_its_end(self) -> bool:
         return not self._stopped and self._ended is not None and self._ended.state is CameraState.ENDED
 
-    async def _gather(self, queue: FrameQueue, most: int) -> list[Frame]:
-        """The next `most` frames; fewer at the recording's end; none where the job is over."""
+    async def _gather(self, queue: FrameQueue) -> list[Frame]:
+        """The next run of frames; fewer at the recording's end; none where the job is over."""
         frames: list[Frame] = []
-        while len(frames) < most:
+        while len(frames) < queue.run:
             if self._stopped:
                 return []
             frame = queue.take_nowait()
@@ -291,15 +294,10 @@ class _Job:
             self._reporter.say("the weights are random: the features mean nothing (set model.checkpoint)")
         return ExitCode.OK if index.frames else ExitCode.NO_INPUT
 
-    def _camera_config(self, queue_frames: int) -> CameraConfig:
+    def _camera_config(self, stream: StreamConfig) -> CameraConfig:
+        wanted = self._wanted
         return CameraConfig(
-            CAMERA,
-            self._wanted.source,
-            mode=CaptureMode.LOSSLESS,
-            resize=self._wanted.resize,
-            queue_frames=queue_frames,
-            retry=False,
-            stream=self._wanted.stream,
+            CAMERA, wanted.source, mode=CaptureMode.LOSSLESS, resize=wanted.resize, retry=False, stream=stream
         )
 
     def _masked(self, text: str) -> str:
@@ -320,7 +318,17 @@ def _ignore(status: CameraStatus) -> None:
 
 
 def _step(frames: list[Frame], engine: Engine) -> list[Outcome]:
-    return [outcome for frame in frames for outcome in engine.step([frame])]
+    return engine.step(frames)
+
+
+def _longest_run(wanted: Extraction, size: Size) -> int:
+    room = Room.of(torch.device(wanted.model.device))
+    if room is None:
+        return wanted.stream.run_frames
+    try:
+        return longest_run(wanted.model, wanted.stream, size, wanted.resize, room)
+    except ValueError:
+        return wanted.stream.run_frames  # such a picture cannot be fitted: the engine says so of each
 
 
 def _save(path: Path, engine: Engine) -> bool:

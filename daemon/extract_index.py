@@ -36,7 +36,6 @@ class Settings:
         model: weights, network and number format.
         output: which features are written.
         stream: what the stream remembers.
-        run_frames: frames in one step of the model.
         form: what the shards are.
     """
 
@@ -47,7 +46,6 @@ class Settings:
     model: ModelIdentity
     output: OutputConfig
     stream: StreamConfig
-    run_frames: int
     form: Form
 
 

@@ -99,13 +99,14 @@ def convert(
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the layers that are drawn.")] = 0,
 ) -> None:
     """Start a network with a memory of constant size from an attention checkpoint. The result needs training."""
-    from retinad.pipeline.model.convert import LOST, MIXERS, Mixer
+    from retinad.pipeline.config import MixerName
+    from retinad.pipeline.model.convert import LOST, MIXERS
     from retinad.pipeline.model.convert import convert as run_conversion
 
     from .memory_report import tokens_of_a_frame
 
     words = [_one_of("--mixers", word, MIXERS) for word in mixers.split(",")]
-    pattern: tuple[Mixer, ...] = tuple("kda" if word == "kda" else "attention" for word in words)
+    pattern: tuple[MixerName, ...] = tuple("kda" if word == "kda" else "attention" for word in words)
     if "kda" not in pattern:
         raise typer.BadParameter("expected kda at least once", param_hint="--mixers")
     if out.suffix != ".safetensors":

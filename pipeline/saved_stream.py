@@ -1,6 +1,7 @@
 """A stream as a file: its memory, its place in its epoch, its last pictures, and what must be the same to go on."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -18,24 +18,22 @@ import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import cycle, islice
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..config import NetworkConfig
+from ..config import MixerName, NetworkConfig
 from ..errors import ModelError
 from ..tensor_file import Entry, dtype_name, tensor_bytes, write_tensor_file
 from .aggregator import Aggregator
 from .checkpoint import AGGREGATOR, checkpoint_weights
 from .weight_files import file_sha256, read_state_dict
 
-Mixer = Literal["attention", "kda"]
-MIXERS = ("attention", "kda")
+MIXERS: tuple[MixerName, ...] = get_args(MixerName)
 
 GATE_BIAS = 3.0
 """Bias of the output gate: its sigmoid, 0.953, is near 1 and still has a slope."""
@@ -75,7 +73,7 @@ def convert(
     source: Path,
     target: Path,
     network: NetworkConfig,
-    mixers: Sequence[Mixer],
+    mixers: Sequence[MixerName],
     *,
     half_life_tokens: float,
     seed: int = 0,
@@ -97,11 +95,11 @@ def convert(
         ModelError: the source cannot be read or does not hold exactly this network; or the target cannot be written.
         ValueError: the pattern names no delta block, or the half-life is not positive.
     """
-    blocks = _delta_blocks(mixers, network.depth)
+    blocks = _delta_blocks(mixers, network)
     if half_life_tokens <= 0:
         raise ValueError(f"half_life_tokens is more than 0, got {half_life_tokens}")
     with torch.device("meta"):
-        model = Aggregator(_attending(network), torch.float32)
+        model = Aggregator(replace(network, mixers=("attention",)), torch.float32)
     checkpoint_weights(model, source)  # raises where keys are missing, unexpected or of another shape
     gates = _Gates(network, half_life_tokens, seed)
     entries: list[Entry] = []
@@ -123,14 +121,13 @@ def gate_bias(half_life_tokens: float) -> float:
     return math.log(math.expm1(math.log(2.0) / half_life_tokens))
 
 
-def _attending(network: NetworkConfig) -> NetworkConfig:
-    return network
-
-
-def _delta_blocks(mixers: Sequence[Mixer], depth: int) -> tuple[int, ...]:
-    blocks = tuple(number for number, mixer in enumerate(islice(cycle(mixers), depth)) if mixer == "kda")
+def _delta_blocks(mixers: Sequence[MixerName], network: NetworkConfig) -> tuple[int, ...]:
+    target = replace(network, mixers=tuple(mixers)).global_mixers
+    blocks = tuple(number for number, mixer in enumerate(target) if mixer == "kda")
     if not blocks:
-        raise ValueError(f"expected a pattern that makes kda of at least one of {depth} blocks, got {','.join(mixers)}")
+        raise ValueError(
+            f"expected a pattern that makes kda of at least one of {network.depth} blocks, got {','.join(mixers)}"
+        )
     return blocks
 
 
@@ -183,7 +180,7 @@ def _entry(name: str, value: Tensor) -> Entry:
     return Entry(name, dtype_name(value.dtype), tuple(value.shape), (tensor_bytes(tensor) for tensor in (value,)))
 
 
-def _metadata(source: Path, mixers: Sequence[Mixer], conversion: Conversion) -> dict[str, str]:
+def _metadata(source: Path, mixers: Sequence[MixerName], conversion: Conversion) -> dict[str, str]:
     return {
         "format": "pt",
         "retinad": f"{NOTE}. Lost in blocks {', '.join(map(str, conversion.blocks))}: {', '.join(LOST)}",

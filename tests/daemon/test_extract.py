@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from retinad.pipeline.frames import Outcome
 from .service_rig import receive_until, running, subscriber, write_config, write_frames
 from .test_service import camera, features_of, is_end
 
+Add = Callable[[extract_output.Output, Sequence[Outcome]], None]
 SCENE = "synthetic:?width=64&height=48&frames=40"
 
 
@@ -169,20 +170,24 @@ class Killed(Exception):
     """What stands for the end of the process."""
 
 
+def _breaking(add: Add, steps: int) -> Add:
+    left = iter(range(steps))
+
+    def add_some(self: extract_output.Output, outcomes: Sequence[Outcome]) -> None:
+        if next(left, None) is None:
+            raise Killed
+        add(self, outcomes)
+
+    return add_some
+
+
 @pytest.mark.parametrize("steps", [1, 8, 10, 23])
 def test_a_job_that_breaks_off_after_any_step_goes_on_to_the_same_numbers(
     tmp_path: Path, steps: int, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the first block, at the end of an epoch, in it, and far on. The memory is kept after every step."""
-    add, left = extract_output.Output.add, iter(range(steps))
-
-    def add_some(self: extract_output.Output, outcomes: list[Outcome]) -> None:
-        if next(left, None) is None:
-            raise Killed
-        add(self, outcomes)
-
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", add_some)
+        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, steps))
         with pytest.raises(Killed):
             play(wanted(tmp_path))
     before = index_of(tmp_path / "out")
@@ -193,6 +198,27 @@ def test_a_job_that_breaks_off_after_any_step_goes_on_to_the_same_numbers(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
         ["index.json", *(shard.file for shard in index_of(tmp_path / "out").shards)]
     )
+
+
+def test_a_job_that_takes_runs_goes_on_to_the_same_numbers_which_are_those_of_one_by_one(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = wanted(tmp_path)
+    settings = replace(settings, run_frames=3, stream=replace(settings.stream, window=4, history_frames=2))
+    play(replace(settings, out=tmp_path / "runs"))
+    play(replace(settings, out=tmp_path / "single", run_frames=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 5))
+        with pytest.raises(Killed):
+            play(settings)
+    assert 0 < index_of(tmp_path / "out").frames < 40
+    play(replace(settings, run_frames=None))  # as many as before
+    assert_same(tmp_path / "out", tmp_path / "runs")
+    assert frames_of(index_of(tmp_path / "runs")) == frames_of(index_of(tmp_path / "single"))
+    for one, other in zip(tensors_of(tmp_path / "runs"), tensors_of(tmp_path / "single"), strict=True):
+        for name in one:
+            # Half a unit in the last place of float16 at the largest numbers, about 4: sums round differently.
+            torch.testing.assert_close(one[name], other[name], rtol=0, atol=2e-3)
 
 
 def test_a_signal_or_a_kill_costs_no_frame(tmp_path: Path) -> None:
