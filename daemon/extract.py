@@ -39,7 +39,7 @@ from .extract_index import Form, Index, Resume, Settings
 from .extract_output import Output, find_index
 from .extract_progress import Reporter
 from .groups import only_error
-from .threads import leave_a_core
+from .load import open_engine
 
 CAMERA = "input"
 """What the stream is called in the engine."""
@@ -134,7 +134,7 @@ class _Job:
             with self._loading:
                 info = await self._probe()
                 self._reporter.say(f"loading {self._wanted.model.name} on {self._wanted.model.device}")
-                worker = await stack.enter_async_context(Worker(lambda: make_engine(self._wanted.model)))
+                worker = await stack.enter_async_context(Worker(lambda: open_engine(self._wanted.model)))
                 output = await self._open_output(worker, before, (info.width, info.height))
             if self._stopped:
                 return ExitCode.INCOMPLETE
@@ -305,12 +305,6 @@ class _Job:
 
     def _wake(self) -> None:
         self._news.set()
-
-
-def make_engine(model: ModelConfig) -> Engine:
-    """The engine, in the worker's thread, with as many threads as the service's has."""
-    leave_a_core()
-    return Engine(model)
 
 
 def _ignore(status: CameraStatus) -> None:

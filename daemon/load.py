@@ -1,15 +1,17 @@
 """Loads the model in the worker's thread: systemd is told that it takes long, and a device gets time to be there."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 
 import anyio
 import structlog
 import torch
 
+from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError, ModelError
+from retinad.pipeline.frames import Size
 from retinad.pipeline.model.devices import is_device_failure, is_out_of_memory
 from retinad.pipeline.worker import Worker
 
@@ -28,7 +30,12 @@ _log = structlog.get_logger("retinad")
 
 
 def make_engine(config: ServiceConfig) -> Engine:
-    """The engine with its weights loaded, warm for the usual shapes of pictures.
+    """The service's engine: see `open_engine`; warm for the usual shapes of pictures."""
+    return open_engine(config.model, _USUAL_SIZES)
+
+
+def open_engine(model: ModelConfig, sizes: Sequence[Size] = ()) -> Engine:
+    """The engine with its weights loaded, warm for pictures of these sizes.
 
     Raises:
         ModelError: the weights cannot be used, or there is no room for them.
@@ -37,10 +44,10 @@ def make_engine(config: ServiceConfig) -> Engine:
     # A core for the captures and the event loop: torch's threads spin while they wait for one another. Measured with
     # the tiny model on two cores that others used too: 0.7 to 3.6 frames/s with two threads, 3.6 to 8.1 with one.
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
-    device = config.model.device
+    device = model.device
     try:
-        engine = Engine(config.model)
-        engine.warm_up(_USUAL_SIZES)
+        engine = Engine(model)
+        engine.warm_up(sizes)
     except (RuntimeError, MemoryError) as error:
         if is_device_failure(error):
             raise DeviceError(f"{device} failed: {error}") from error
