@@ -2,9 +2,11 @@
 
 Whatever a file holds, a frame is 8-bit BGR: gray is repeated; of 16 bits the upper 8 are kept; transparent parts lie on
 white; the orientation that a camera noted (EXIF) is applied. A picture that is cut short, or has floating-point pixels,
-counts as unreadable: it is left out with a line in the log, and the others go on.
+counts as unreadable: it is left out with a line in the log, and the others go on. So does one that claims more than 67
+megapixels, or, as JPEG or JPEG 2000, more than any real picture of its bytes has: their decoders would fill it up.
 """
 
+import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +22,10 @@ FOLDER_FPS = 30.0
 """Pictures a second in live mode without an fps cap: a folder has no rate of its own."""
 
 _MOST_BYTES = 2**29
+_MOST_PIXELS_A_BYTE = 1024
+"""A black JPEG has 170, a gray one 255, as OpenCV writes them. A black JPEG 2000 can have more, and is left out."""
+_JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
+_ROWS = 256
 
 
 class ImagesReader:
@@ -71,6 +77,8 @@ def decode(data: bytes) -> Pixels:
         raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
     if data.startswith(b"\xff\xd8"):
         return _jpeg(data)
+    if data.startswith(_JPEG2000):
+        _check_jpeg2000(data)  # it would take 18 bytes a pixel to find out
     image = opencv.decode_picture(data, as_stored=True)
     if image is None:
         raise ValueError("it is no picture that OpenCV can decode, or it is damaged")
@@ -84,7 +92,21 @@ def _jpeg(data: bytes) -> Pixels:
     image = opencv.decode_picture(data, as_stored=False)
     if image is None:
         raise ValueError("the JPEG is damaged")
+    _check_size(image.shape[1], image.shape[0], data)
     return image.astype(np.uint8, copy=False)
+
+
+def _check_jpeg2000(data: bytes) -> None:
+    start = data.find(_JPEG2000[1])
+    if start < 0 or len(data) < start + 24:
+        raise ValueError("the JPEG 2000 is damaged")
+    right, bottom, left, top = struct.unpack_from(">4I", data, start + 8)
+    _check_size(right - left, bottom - top, data)
+
+
+def _check_size(width: int, height: int, data: bytes) -> None:
+    if width * height > max(_MOST_PIXELS_A_BYTE * len(data), 2**20):
+        raise ValueError(f"it is damaged: {len(data)} bytes are no picture of {width}x{height} pixels")
 
 
 def _eight_bits(image: npt.NDArray[np.generic]) -> Pixels:
@@ -109,6 +131,10 @@ def _flat(image: Pixels) -> Pixels:
 
 
 def _on_white(image: Pixels) -> Pixels:
-    alpha = image[:, :, 3:].astype(np.uint16)
-    mixed = image[:, :, :3] * alpha + (255 - alpha) * 255
-    return ((mixed + 127) // 255).astype(np.uint8)
+    flat = np.empty((*image.shape[:2], 3), np.uint8)
+    for row in range(0, len(image), _ROWS):  # all at once would take 18 bytes a pixel
+        part = image[row : row + _ROWS]
+        alpha = part[:, :, 3:].astype(np.uint16)
+        mixed = part[:, :, :3] * alpha + (255 - alpha) * 255
+        flat[row : row + _ROWS] = (mixed + 127) // 255
+    return flat

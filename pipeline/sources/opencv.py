@@ -20,7 +20,7 @@ else:
     # OpenCV reads these from its process's environment, which belongs to one camera. They come before the import.
     os.environ["OPENCV_LOG_LEVEL"] = "WARNING"
     os.environ["OPENCV_FFMPEG_LOGLEVEL"] = str(ffmpeg_log.LEVEL)  # of it, warnings and errors reach the service
-    os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"] = str(2**27)  # 134 megapixels: a picture of 400 MB
+    os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"] = str(2**26)  # 67 megapixels: a picture of 200 MB
     os.environ["OPENCV_FFMPEG_DECODE_ATTEMPTS"] = "1024"  # corrupt packets in a row that a file goes on past
     import cv2
 
