@@ -67,7 +67,7 @@ def _fail(reason: str, code: ExitCode) -> ExitCode:
 
 
 def _settings(plan: BenchPlan, measured: Measured) -> BenchSettings:
-    model, stream, output = plan.config.model, plan.stream, plan.config.model.output
+    model, output = plan.config.model, plan.config.model.output
     return BenchSettings(
         model=model.name,
         weights=measured.model.weights,
@@ -75,6 +75,7 @@ def _settings(plan: BenchPlan, measured: Measured) -> BenchSettings:
         dtype=model.dtype,
         attention=measured.model.attention,
         mixers=measured.model.mixers,
+        network=model.network,
         image_width=model.image_width,
         layers=output.layers,
         tokens=tuple(output.tokens),
@@ -84,11 +85,7 @@ def _settings(plan: BenchPlan, measured: Measured) -> BenchSettings:
         size=plan.size,
         steps=plan.steps,
         window_full=plan.window_full,
-        scale_frames=stream.scale_frames,
-        window=stream.window,
-        keyframe_interval=stream.keyframe_interval,
-        history_frames=stream.history_frames,
-        epoch_frames=stream.epoch_frames,
+        stream=plan.stream,
         fps=plan.fps,
     )
 

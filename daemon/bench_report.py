@@ -8,7 +8,7 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from retinad.pipeline.config import DType
+from retinad.pipeline.config import DType, NetworkConfig, StreamConfig
 
 
 class BenchError(Exception):
@@ -37,7 +37,9 @@ class BenchSettings:
         model: the preset's name.
         weights: where they are from; `random:<seed>` where they are random.
         device: `cpu` or `cuda:<n>`.
-        dtype, attention, mixers: what computes.
+        dtype, attention: what computes.
+        mixers: of each global block, how it mixes tokens over time.
+        network: the model's shape.
         image_width: width in pixels of the picture that the model sees.
         layers, tokens, output_dtype: what is published.
         max_batch: frames in one forward at most.
@@ -45,7 +47,7 @@ class BenchSettings:
         size: width and height of the cameras' pictures.
         steps: steps measured, and frames a camera sends once its stream is filled.
         window_full: whether the streams' windows were filled before anything was measured.
-        scale_frames, window, keyframe_interval, history_frames, epoch_frames: what a stream remembers.
+        stream: what a stream remembers.
         fps: frames a second asked of each camera, or None for what the step allows, at most 30.
     """
 
@@ -55,6 +57,7 @@ class BenchSettings:
     dtype: DType
     attention: str
     mixers: tuple[str, ...]
+    network: NetworkConfig
     image_width: int
     layers: tuple[int, ...]
     tokens: tuple[str, ...]
@@ -64,11 +67,7 @@ class BenchSettings:
     size: tuple[int, int]
     steps: int
     window_full: bool
-    scale_frames: int
-    window: int
-    keyframe_interval: int
-    history_frames: int
-    epoch_frames: int
+    stream: StreamConfig
     fps: float | None
 
 

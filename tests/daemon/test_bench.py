@@ -56,7 +56,7 @@ def plan(tmp_path: Path) -> BenchPlan:
 def test_the_tiny_preset_is_measured_on_a_cpu(report: BenchReport) -> None:
     settings, engine, path = report.settings, report.engine, report.path
     assert (settings.model, settings.device, settings.cameras, settings.size) == ("tiny", "cpu", 1, (160, 120))
-    assert (settings.weights, settings.mixers) == ("random:0", ("softmax",) * 4)
+    assert (settings.weights, settings.mixers) == ("random:0", ("attention",) * 4)
     assert (engine.fill_steps, engine.steps, engine.gpu_busy, engine.epochs_begun) == (12, 10, None, 0)
     assert 0 < engine.step_ms.p50 <= engine.step_ms.p95 <= engine.step_ms.p99
     assert engine.steps_per_s == engine.frames_per_s, "one camera"
@@ -86,7 +86,7 @@ def test_different_work_is_not_compared_in_silence(report: BenchReport) -> None:
     versions = dict(report.machine.versions) | {"torch": "1.0"}
     before = replace(
         report,
-        settings=replace(report.settings, cameras=8, dtype="bfloat16"),
+        settings=replace(report.settings, cameras=8, dtype="bfloat16", stream=StreamConfig(window=9)),
         machine=replace(report.machine, versions=versions),
         path=replace(report.path, fps=1.0),
     )
@@ -95,7 +95,13 @@ def test_different_work_is_not_compared_in_silence(report: BenchReport) -> None:
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "NOT THE SAME SETTINGS" in text
-    for line in ("cameras: 8 -> 1", "dtype: bfloat16 -> float32", "torch: 1.0 -> ", "of the path: 1 -> "):
+    for line in (
+        "cameras: 8 -> 1",
+        "dtype: bfloat16 -> float32",
+        "window: 9 -> 8",
+        "torch: 1.0 -> ",
+        "of the path: 1 -> ",
+    ):
         assert line in text
 
 
@@ -198,3 +204,7 @@ def test_what_the_command_line_gets_wrong_has_its_code(
     assert "1920x1080" in capsys.readouterr().err
     assert run_command(["bench", "--preset", "nope"]) == ExitCode.CONFIG
     assert "lingbot-map" in capsys.readouterr().err
+    missing = str(tmp_path / "before.json")
+    assert run_command(["bench", "--preset", "tiny", "--compare", missing]) == ExitCode.UNAVAILABLE
+    captured = capsys.readouterr()
+    assert (f"{missing} cannot be read" in captured.err, captured.out) == (True, ""), "before anything is measured"
