@@ -31,7 +31,8 @@ CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
 
 
 def retinad_bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "RETINAD_MODEL__DEVICE": "cpu", "COLUMNS": "200"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    environment |= {"RETINAD_MODEL__DEVICE": "cpu", "RETINAD_MODEL__IMAGE_WIDTH": "112"}
     environment |= dict.fromkeys(VARIABLES, "/nonexistent")  # no kernel is compiled, so none is kept
     command = [sys.executable, "-m", "retinad.daemon.cli", "bench", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=55, check=False)
