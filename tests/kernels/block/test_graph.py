@@ -1,0 +1,57 @@
+"""Captured once, the kernels follow what changes on the device: places, moves and pixels are read at each replay."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from retinad.kernels.block import Append, evict, picture_tables, preprocess, qk_norm_rope
+from retinad.pipeline.config import ResizeMode
+from retinad.pipeline.preprocess import fit
+
+pytestmark = pytest.mark.gpu
+
+
+def captured(call: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """The first call compiles, on a stream of its own as a capture wants it."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        call()
+    stream.synchronize()
+    with torch.cuda.graph(graph):
+        call()
+    return graph
+
+
+def test_places_are_read_at_each_replay(device: torch.device) -> None:
+    packed = torch.randn(2, 5, 3, 4, 64, device=device)
+    memory, places = torch.zeros(2, 100, 4, 64, device=device), torch.tensor([0, 5], device=device)
+    query = torch.empty(2, 5, 4, 64, device=device)
+    graph = captured(lambda: qk_norm_rope(packed, None, None, query=query, append=Append(memory, places)))
+    memory.zero_()
+    places.copy_(torch.tensor([90, -5], device=device))  # the second is left out
+    graph.replay()
+    assert torch.equal(memory[:, 90:95], packed[0, :, 1:].transpose(0, 1))
+    assert not memory[:, :90].any()
+
+
+def test_moves_are_read_at_each_replay(device: torch.device) -> None:
+    memory, moves = torch.randn(2, 50, 2, 8, device=device), torch.zeros(2, 3, dtype=torch.int64, device=device)
+    graph, want = captured(lambda: evict(memory, moves)), memory.clone()
+    graph.replay()
+    assert torch.equal(memory, want)
+    moves[1] = torch.tensor([30, 4, 6], device=device)
+    graph.replay()
+    want[:, 4:10] = want[:, 30:36]
+    assert torch.equal(memory, want)
+
+
+def test_pixels_are_read_at_each_replay(device: torch.device) -> None:
+    tables = picture_tables(fit((97, 61), ResizeMode.CROP, 56, 14), (0, 0, 0), (1, 1, 1), device)
+    pixels = torch.zeros(61, 97, 3, dtype=torch.uint8, device=device)
+    between = torch.empty(tables.between_shape, dtype=torch.uint8, device=device)
+    out = torch.empty(3, *reversed(tables.model_size), device=device)
+    graph = captured(lambda: preprocess(pixels, tables, between, out))
+    pixels[..., 2] = 255
+    graph.replay()
+    assert [float(plane.mean()) for plane in out] == [1, 0, 0]
