@@ -13,7 +13,15 @@ from .config_report import Report
 from .config_resolve import given
 from .config_tables import ModelTable
 
-_PLAIN = ("seed", "flashinfer_kernels", "max_batch", "max_streams", "step_timeout_s", "image_width")
+_PLAIN = (
+    "seed",
+    "execution",
+    "flashinfer_kernels",
+    "max_batch",
+    "max_streams",
+    "step_timeout_s",
+    "image_width",
+)
 """Keys that are fields of the model's config as they are."""
 
 

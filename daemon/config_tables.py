@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from retinad.pipeline.config import CaptureMode, DType, FlashInferKernels, MixerName, PatchEmbed, ResizeMode, Transport
+from retinad.pipeline.config import (
+    CaptureMode,
+    DType,
+    Execution,
+    FlashInferKernels,
+    MixerName,
+    PatchEmbed,
+    ResizeMode,
+    Transport,
+)
 from retinad.pipeline.frames import TokenGroup
 
 from .log import LogLevel
@@ -78,7 +87,8 @@ class ModelTable(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     device: Annotated[str, Field(pattern=_DEVICE)] = "auto"
     dtype: Literal["auto", DType] = "auto"
-    attention: Literal["auto", "dense", "flashinfer"] = "auto"
+    attention: Literal["auto", "triton", "dense", "flashinfer"] = "auto"
+    execution: Execution | None = None
     flashinfer_kernels: Literal["auto", FlashInferKernels] | None = None
     max_batch: Annotated[int, Field(ge=1, le=1024)] | None = None
     max_streams: Annotated[int, Field(ge=1, le=1024)] | None = None

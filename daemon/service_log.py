@@ -99,6 +99,7 @@ def log_start(
         device=model.device,
         dtype=model.dtype,
         attention=model.attention,
+        execution=model.execution,
         parameters=model.parameters,
         endpoints=list(endpoints),
         cameras=[camera.name for camera in config.cameras],

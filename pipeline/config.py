@@ -8,7 +8,8 @@ from typing import Literal
 from .frames import TokenGroup
 
 DType = Literal["float16", "bfloat16", "float32"]
-Attention = Literal["auto", "dense", "paged", "flashinfer"]
+Attention = Literal["auto", "dense", "paged", "flashinfer", "triton"]
+Execution = Literal["auto", "plain", "fused", "captured"]
 FlashInferKernels = Literal["fa2", "fa3"]
 MixerName = Literal["attention", "kda"]
 PatchEmbed = Literal["conv", "dinov2_vits14_reg", "dinov2_vitb14_reg", "dinov2_vitl14_reg"]
@@ -215,6 +216,8 @@ class ModelConfig:
         dtype: number format that blocks compute in.
         attention: attention backend; `auto` is the fastest that can run, chosen when the model is loaded. `paged` is
             the slow reference of the page tables that `flashinfer` reads.
+        execution: how the network runs: `plain` as it is written, `fused` by fused kernels, which needs `triton` as the
+            attention backend, `captured` with steps as CUDA graphs besides; `auto` is the fastest that can run.
         flashinfer_kernels: FlashInfer's kernels; `auto` is fa3 on Hopper, else fa2.
         output: which features are published.
         max_batch: frames in one step at most.
@@ -231,6 +234,7 @@ class ModelConfig:
     device: str = "cpu"
     dtype: DType = "float32"
     attention: Attention = "auto"
+    execution: Execution = "auto"
     flashinfer_kernels: Literal["auto"] | FlashInferKernels = "auto"
     output: OutputConfig = OutputConfig()
     max_batch: int = 8

@@ -17,6 +17,7 @@ import torch
 from .admission import check_admission, memory_limit, pool_shape
 from .cache.choose import choose_backend
 from .cache.pool import Pool
+from .choose_execution import choose_execution
 from .config import ModelConfig, ResizeMode, StreamConfig
 from .engine_report import EngineStatistics, LoadTimes, ModelDescription, StreamStatistics, stream_statistics
 from .forward import Forward, Segment
@@ -50,6 +51,7 @@ class Engine:
         self._pool = Pool(shape, memory_limit(self._device))
         loaded_s = time.monotonic()
         attention = choose_backend(config, shape)
+        fused = choose_execution(config, model, self._pool, attention.backend)
         self.load_times = LoadTimes(weights_s=loaded_s - begun_s, kernels_s=time.monotonic() - loaded_s)
         self.description = ModelDescription(
             name=config.name,
@@ -59,12 +61,13 @@ class Engine:
             dtype=config.dtype,
             attention=attention.name,
             attention_reason=attention.reason,
+            execution=fused.name,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
         )
         self._config = config
         self._whole_pages = attention.backend.whole_pages
         self._identity = ModelIdentity.of(config, weights)
-        self._forward = Forward(model, config, self._pool, attention.backend)
+        self._forward = Forward(model, config, self._pool, attention.backend, fused.steps)
         self._runner = Runner(self._forward, config)
         self._streams: dict[str, Stream] = {}
 

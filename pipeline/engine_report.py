@@ -16,6 +16,7 @@ class ModelDescription:
         device, dtype: where and in which number format it computes.
         attention: the attention backend.
         attention_reason: why it was taken, where the config left the choice; else None.
+        execution: how the network runs: `plain`, `fused` or `captured`.
         parameters: numbers in its weights.
     """
 
@@ -26,6 +27,7 @@ class ModelDescription:
     dtype: str
     attention: str
     attention_reason: str | None
+    execution: str
     parameters: int
 
 

@@ -5,16 +5,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from .cache.ledger import Ledger, StepPlan
 from .cache.pool import Pool
 from .cache.state import StreamState
 from .cache.step import Backend, Step
+from .captured import FusedSteps
 from .config import ModelConfig
 from .frames import Features, Flag, Size
 from .model.aggregator import FrameNumbers
 from .model.checkpoint import Network
-from .packing import PackedStep, TokenShape, pack
+from .packing import PackedStep, TokenShape, gather, pack
 from .preprocess import Fit
 from .stream import PreparedFrame, Stream
 
@@ -54,9 +56,13 @@ class Forward:
         config: what the model is and what is published of it.
         pool: where the streams' memories are stored.
         backend: how attention to them is computed.
+        fused: runs the network by fused kernels instead; None where it runs as it is written.
     """
 
-    def __init__(self, model: Network, config: ModelConfig, pool: Pool, backend: Backend) -> None:
+    def __init__(
+        self, model: Network, config: ModelConfig, pool: Pool, backend: Backend, fused: FusedSteps | None = None
+    ) -> None:
+        self._fused = fused
         self._model = model
         self._config = config
         self._pool = pool
@@ -88,12 +94,18 @@ class Forward:
         begun_ns = time.monotonic_ns()
         shape = self._token_shape(batch[0].frames[0].how)
         states = [segment.stream.state for segment in batch if segment.stream.state is not None]
-        images = torch.stack([frame.image for segment in batch for frame in segment.frames])
+        images = [frame.image for segment in batch for frame in segment.frames]
         with Step(states, [len(segment.frames) for segment in batch], self._backend) as step:
-            outputs = self._model(images, _numbers(step.plans), step, self._config.output.layers)
-            packed = pack(outputs, shape, self._config.output)
+            packed = pack(self._gathered(images, step, shape), shape, self._config.output)
             step.commit()
         return self._features(batch, step.plans, packed, started_ns, (time.monotonic_ns() - begun_ns) // 1000)
+
+    def _gathered(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> Tensor:
+        if self._fused is not None:
+            return self._fused.run(images, step, shape)
+        layers = self._config.output.layers
+        outputs = self._model(torch.stack(list(images)), _numbers(step.plans), step, layers)
+        return gather(outputs, shape, self._config.output)
 
     def _token_shape(self, how: Fit) -> TokenShape:
         return TokenShape.of(self._config.network, how.grid)

@@ -94,8 +94,8 @@ class PackedStep:
     finite: tuple[bool, ...]
 
 
-def pack(outputs: Sequence[LayerOutput], shape: TokenShape, config: OutputConfig) -> PackedStep:
-    """Gather the wanted groups of a step and bring them to the host: the step's only copy from the device.
+def gather(outputs: Sequence[LayerOutput], shape: TokenShape, config: OutputConfig) -> Tensor:
+    """Gather the wanted groups of a step in one buffer on its device, without waiting for it.
 
     A tensor's last axis is 2C: the frame block's output, then the global block's (without blocks, C). `pooled` is the
     mean over `pool` x `pool` patches; at the right and bottom edges, where fewer are left, over those. A number too
@@ -105,6 +105,10 @@ def pack(outputs: Sequence[LayerOutput], shape: TokenShape, config: OutputConfig
         outputs: the wanted layers' tokens, float32 [F, P, C] each.
         shape: what the tokens are.
         config: which groups, and in which number format.
+
+    Returns:
+        [F, numbers of a frame + 1], a row a frame, in the output's number format. The last number of a row is whether
+        all numbers of the frame's deepest layer are finite.
     """
     places = _places([output.layer for output in outputs], shape, config)
     frames, width = outputs[0].frame.shape[0], places[-1].stop
@@ -113,9 +117,20 @@ def pack(outputs: Sequence[LayerOutput], shape: TokenShape, config: OutputConfig
     for index, place in enumerate(places):
         _fill(buffer, place, outputs[index // per_layer], shape, config.pool)
     buffer[:, width] = outputs[-1].parts[-1].isfinite().flatten(1).all(1)
+    return buffer
+
+
+def pack(buffer: Tensor, shape: TokenShape, config: OutputConfig) -> PackedStep:
+    """Bring what was gathered to the host: the step's only copy from the device, for which this waits.
+
+    Args:
+        buffer: from `gather`, with the same shape and config.
+        shape, config: see there.
+    """
+    places = _places(config.layers, shape, config)
     rows = _as_numpy(_to_host(buffer))
     views = tuple(_views(row, places, config) for row in rows)
-    return PackedStep(views, tuple(bool(row[width]) for row in rows))
+    return PackedStep(views, tuple(bool(row[-1]) for row in rows))
 
 
 def largest_record_bytes(config: ModelConfig) -> int:

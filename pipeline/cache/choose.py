@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from ..config import ModelConfig
-from ..errors import DeviceError, ModelError
+from ..errors import ModelError
 from .dense import DenseBackend
-from .flashinfer import FlashInferBackend, open_flashinfer
-from .mixed import MixedBackend
+from .flashinfer import open_flashinfer
 from .paged import PagedBackend
 from .pool import PoolShape
+from .ranged import RangedBackend, check_ranged
 from .step import Backend
 
 
@@ -19,7 +17,7 @@ class Choice:
     """A backend.
 
     Attributes:
-        name: what runs: `dense`, `paged`, `flashinfer fa2`, `flashinfer fa3`, or what `auto` makes of the latter two.
+        name: what runs: `triton`, `dense`, `paged`, `flashinfer fa2` or `flashinfer fa3`.
         reason: why `auto` took it; None where the config named a backend.
         backend: the backend.
     """
@@ -44,17 +42,13 @@ def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
         case "flashinfer":
             named = open_flashinfer(shape, config.flashinfer_kernels)
             return Choice(f"flashinfer {named.kernels}", None, named)
+        case "triton":
+            check_ranged(shape)
+            return Choice("triton", None, RangedBackend())
     if not shape.layers:
-        return Choice("dense", "no layer has a memory", DenseBackend())
+        return Choice("dense", "no layer attends to a memory", DenseBackend())
     try:
-        return _mixed(open_flashinfer(shape, config.flashinfer_kernels), shape.device)
-    except DeviceError:
-        raise
+        check_ranged(shape)
     except ModelError as error:
         return Choice("dense", str(error), DenseBackend())
-
-
-def _mixed(flashinfer: FlashInferBackend, device: torch.device) -> Choice:
-    backend = MixedBackend(flashinfer, torch.cuda.get_device_properties(device).multi_processor_count)
-    reason = "several streams of small pictures are faster together, others one by one"
-    return Choice(f"flashinfer {flashinfer.kernels} or dense", reason, backend)
+    return Choice("triton", "the fastest", RangedBackend())

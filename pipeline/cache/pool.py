@@ -87,11 +87,17 @@ class Pool:
         self._states = None if shape.states is None else StatePool(shape.states)
         self._rows: dict[int, int] = {}
         self._next_owner = 0
+        self._replaced = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
         return self._spans.capacity * self.shape.token_bytes + (0 if self._states is None else self._states.nbytes)
+
+    @property
+    def version(self) -> int:
+        """Rises whenever a buffer is replaced by another, so that addresses change."""
+        return self._replaced + (0 if self._states is None else self._states.version)
 
     @property
     def states(self) -> StatePool:
@@ -178,6 +184,7 @@ class Pool:
         if not self._spans.held and self._spans.capacity:
             self._spans = Spans()
             self._buffers = [self._empty(0) for _ in self._buffers]
+            self._replaced += 1
             self._trim()
 
     def span(self, owner: int) -> Span:
@@ -253,3 +260,4 @@ class Pool:
                 to = moving[span.owner]
                 target[:, to.start : to.stop] = source[:, span.start : span.stop]
         self._buffers[index] = target
+        self._replaced += 1

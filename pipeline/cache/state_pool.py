@@ -34,12 +34,16 @@ class StateShape:
 class StatePool:
     """Owns the rows. It grows by doubling, and goes with the last stream.
 
+    Attributes:
+        version: rises whenever the rows are replaced by others, so that addresses change.
+
     Args:
         shape: what a stream takes.
     """
 
     def __init__(self, shape: StateShape) -> None:
         self.shape = shape
+        self.version = 0
         self._held: set[int] = set()
         self._capacity = 0
         self._layers = self._zeros(0)
@@ -71,6 +75,7 @@ class StatePool:
                 for to, source in zip(new.tensors, old.tensors, strict=True):
                     to[: self._capacity] = source
             self._layers, self._capacity = grown, capacity
+            self.version += 1
         row = next(row for row in range(self._capacity) if row not in self._held)
         self._held.add(row)
         return row
@@ -81,6 +86,7 @@ class StatePool:
         if not self._held and self._capacity:
             self._capacity = 0
             self._layers = self._zeros(0)
+            self.version += 1
 
     def read(self, index: int, row: int) -> tuple[Tensor, ...]:
         """What a layer keeps of one stream, views: `recurrent` [HV, K, V] float32, then `convolution` [3, D]."""

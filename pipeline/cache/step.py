@@ -12,8 +12,9 @@ from ..model.delta_attention import KimiDeltaAttention
 from .ledger import Move, StepPlan
 from .page_table import Sight, sights_of
 from .pool import Pool
-from .scan import StreamScan, Wave, waves
+from .scan import SKIP, StreamScan, Wave, waves
 from .state import StreamState
+from .tables import StepTables, TableRow
 
 Attend = Callable[[int, Tensor], Tensor]
 """Attention in a layer (its index) of the step's queries [R, H, D] to what their streams see; gives the same shape."""
@@ -104,10 +105,34 @@ class Step:
     def attend(self, layer: int, query: Tensor) -> Tensor:
         """Attention of queries [F, P, H, D], in the pool's dtype, to what their streams see; gives the same."""
         out = self._attend(layer, query.flatten(0, 1)).view(query.shape)
-        buffer = self._pool.layer(layer)
+        self.settle(layer)
+        return out
+
+    def layer(self, index: int) -> Tensor:
+        """An attention layer's keys and values [2, T, H, D], of all streams of the pool."""
+        return self._pool.layer(index)
+
+    def settle(self, index: int) -> None:
+        """Do what remains in an attention layer once its keys and values are in and were attended to."""
+        buffer = self._pool.layer(index)
         for part in self._parts:
             _move(buffer, part.start, part.plan.late_evictions)
-        return out
+
+    def fill(self, tables: StepTables) -> None:
+        """Write down this step for kernels that will read it on the device, which counts as writing to the memories."""
+        self._written = True
+        rows = [row for part in self._parts for row in self._table_rows(part)]
+        moves = [
+            Move(part.start + move.source, part.start + move.target, move.tokens)
+            for part in self._parts
+            for move in part.plan.evictions
+        ]
+        tables.fill(rows, moves)
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one later frame of each stream, with nothing left for `settle`."""
+        return all(len(part.plan.frames) == 1 and not part.plan.first for part in self._parts)
 
     def scan(self, layer: int, attention: KimiDeltaAttention, tokens: Tensor) -> Tensor:
         """A `kda` layer (its index among those) over tokens [F, P, C], from its streams' states, which move on.
@@ -143,6 +168,22 @@ class Step:
 
     def _row(self, part: _Part) -> int:
         return self._pool.row(part.state.owner)
+
+    def _table_rows(self, part: _Part) -> list[TableRow]:
+        scale_frames = part.plan.after.layout.scale_frames
+        row = self._row(part) if self._pool.shape.states is not None else 0
+        return [
+            TableRow(
+                time=frame.number,
+                later=frame.number > 0,
+                after_scale=frame.number >= scale_frames,
+                place=part.start + frame.place,
+                ranges=tuple((part.start + start, part.start + stop) for start, stop in frame.visible),
+                row=row,
+                written=row if frame.keyframe else SKIP,
+            )
+            for frame in part.plan.frames
+        ]
 
 
 def _scan(part: _Part, row: int) -> StreamScan:

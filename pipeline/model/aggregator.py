@@ -51,7 +51,14 @@ class LayerOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class _GridTables:
+class GridTables:
+    """Rotations of frames of one grid of patches.
+
+    Attributes:
+        within: within a frame.
+        spatial: the part of the rotation across frames that does not depend on time; None where there is no such.
+    """
+
     within: Rotation
     spatial: SpatialPart | None
 
@@ -84,7 +91,7 @@ class Aggregator(nn.Module):
         self.register_buffer("std", torch.tensor(STD, device="cpu").view(3, 1, 1), persistent=False)
         self.mean: Tensor
         self.std: Tensor
-        self._tables: dict[tuple[int, int], _GridTables] = {}
+        self._tables: dict[tuple[int, int], GridTables] = {}
 
     def forward(
         self, images: Tensor, numbers: FrameNumbers, memory: MemoryStep, layers: tuple[int, ...]
@@ -98,7 +105,7 @@ class Aggregator(nn.Module):
             layers: pairs of blocks whose output is wanted, ascending. Later pairs do not run.
         """
         rows, columns = (side // self.network.patch_size for side in images.shape[2:])
-        tables = self._grid_tables(rows, columns)
+        tables = self.grid_tables(rows, columns)
         within, across = FrameMixer(tables.within), self._rotation_across(tables, numbers)
         mixers = self._global_mixers(across, memory)
         tokens = torch.cat((self._special_tokens(numbers), self.patch_embed((images - self.mean) / self.std)), dim=1)
@@ -120,6 +127,11 @@ class Aggregator(nn.Module):
         """D."""
         return self.network.channels // self.network.heads
 
+    def special_tokens_of(self, later: Tensor, after_scale: Tensor) -> Tensor:
+        """Special tokens [F, S, C] by what the frames are not, int64 [F]: the first one, or one of the scale frames."""
+        parts = (self.camera_token[0, later], self.register_token[0, later], self.scale_token[0, after_scale])
+        return torch.cat(parts, dim=1)
+
     def _global_mixers(self, across: Rotation, memory: MemoryStep) -> list[Mixer]:
         kinds = self.network.global_mixers
         return [
@@ -130,19 +142,17 @@ class Aggregator(nn.Module):
         ]
 
     def _special_tokens(self, numbers: FrameNumbers) -> Tensor:
-        # [F, S, C]. Slot 0 of each token is for first (or scale) frames, slot 1 for all others.
         slots = torch.tensor((numbers.first, numbers.scale)).logical_not().long()
-        first, scale = slots.to(self.mean.device, non_blocking=True)
-        parts = (self.camera_token[0, first], self.register_token[0, first], self.scale_token[0, scale])
-        return torch.cat(parts, dim=1)
+        return self.special_tokens_of(*slots.to(self.mean.device, non_blocking=True))
 
-    def _rotation_across(self, tables: _GridTables, numbers: FrameNumbers) -> Rotation:
+    def _rotation_across(self, tables: GridTables, numbers: FrameNumbers) -> Rotation:
         if tables.spatial is None:
             return tables.within
         times = torch.tensor(numbers.times, dtype=torch.float64).to(self.mean.device, non_blocking=True)
         return rotation_3d(times, tables.spatial, self.head_dim)
 
-    def _grid_tables(self, rows: int, columns: int) -> _GridTables:
+    def grid_tables(self, rows: int, columns: int) -> GridTables:
+        """Rotations of frames of so many patches, made once for each grid."""
         kept = self._tables.get((rows, columns))
         if kept is None:
             while len(self._tables) >= KEPT_GRIDS:
@@ -150,9 +160,9 @@ class Aggregator(nn.Module):
             kept = self._tables[rows, columns] = self._make_tables(rows, columns)
         return kept
 
-    def _make_tables(self, rows: int, columns: int) -> _GridTables:
+    def _make_tables(self, rows: int, columns: int) -> GridTables:
         shape = (rows, columns, self.special_tokens, self.head_dim, self.mean.device)
-        return _GridTables(rotation_2d(*shape), spatial_part(*shape) if self.network.rope3d else None)
+        return GridTables(rotation_2d(*shape), spatial_part(*shape) if self.network.rope3d else None)
 
 
 def _block(network: NetworkConfig, mixer: MixerName, dtype: torch.dtype) -> Block:

@@ -126,10 +126,14 @@ class Attention(nn.Module):
 
     def forward(self, tokens: Tensor, attend: Attend) -> Tensor:
         """Attention over tokens [F, P, C] in any float dtype; gives [F, P, C] in the projections' dtype."""
-        packed: Tensor = self.qkv(tokens.to(self.qkv.weight.dtype))
-        query, key, value = packed.view(*packed.shape[:-1], 3, self._heads, -1).unbind(2)  # [F, P, H, D] each
+        query, key, value = self.packed(tokens).unbind(2)  # [F, P, H, D] each
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query.float()), self.k_norm(key.float())
         mixed = attend(query, key, value).flatten(-2)
         out: Tensor = self.proj(mixed)
         return out
+
+    def packed(self, tokens: Tensor) -> Tensor:
+        """Queries, keys and values of tokens [F, P, C], neither normalised nor rotated: [F, P, 3, H, D]."""
+        packed: Tensor = self.qkv(tokens.to(self.qkv.weight.dtype))
+        return packed.view(*packed.shape[:-1], 3, self._heads, -1)

@@ -49,15 +49,19 @@ class DinoPatches(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalised pictures [F, 3, h, w] to patch tokens float32 [F, rows * columns, C], row by row."""
-        frames = images.shape[0]
-        rows, columns = (side // self._patch_size for side in images.shape[2:])
-        patches = self.patch_embed(images) + self._patch_positions(rows, columns)
-        first = (self.cls_token + self.pos_embed[:, :1]).expand(frames, -1, -1)
-        tokens = torch.cat((first, self.register_tokens.expand(frames, -1, -1), patches), dim=1)
+        tokens = self.tokens(images)
         for block in self.blocks:
             tokens = block(tokens, mix_alone)
         out: Tensor = self.norm(tokens[:, 1 + DINO_REGISTERS :])
         return out
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """What the blocks are given: cls, registers and patches with their positions, float32 [F, 5 + N, C]."""
+        frames = images.shape[0]
+        rows, columns = (side // self._patch_size for side in images.shape[2:])
+        patches = self.patch_embed(images) + self._patch_positions(rows, columns)
+        first = (self.cls_token + self.pos_embed[:, :1]).expand(frames, -1, -1)
+        return torch.cat((first, self.register_tokens.expand(frames, -1, -1), patches), dim=1)
 
     def _patch_positions(self, rows: int, columns: int) -> Tensor:
         kept = self._positions.get((rows, columns))

@@ -49,6 +49,7 @@ class CopyEngine:
         dtype="uint8",
         attention="none",
         attention_reason=None,
+        execution="none",
         parameters=0,
     )
 

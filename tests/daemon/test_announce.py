@@ -99,14 +99,14 @@ def test_an_end_comes_after_a_last_status_and_says_what_became_of_the_frames() -
 def test_a_hello_says_what_there_is() -> None:
     output = OutputConfig(layers=(1, 3), tokens=(TokenGroup.CAMERA, TokenGroup.POOLED), dtype="bfloat16")
     description = Description(output, {"retinad": "1.2", "torch": "2"})
-    model = ModelDescription("tiny", "random:0", ("softmax", "softmax"), "cpu", "float32", "dense", None, 5)
+    model = ModelDescription("tiny", "random:0", ("attention", "kda"), "cpu", "float32", "dense", None, "plain", 5)
     description.models = (model_header(model),)
     config = CameraConfig("cam1", "synthetic:", mode=CaptureMode.LOSSLESS)
     description.cameras = lambda: [CameraReport(config, STATUS, COUNTERS, 4)]
     assert description() == HelloHeader(
         version="1.2",
         versions={"retinad": "1.2", "torch": "2"},
-        models=(ModelHeader(name="tiny", weights="random:0", mixers=("softmax", "softmax")),),
+        models=(ModelHeader(name="tiny", weights="random:0", mixers=("attention", "kda")),),
         cameras=(CameraHeader(name="cam1", mode="lossless", state="backoff"),),
         layers=(1, 3),
         tokens=("camera", "pooled"),

@@ -154,6 +154,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         device = "cpu"
         dtype = "bfloat16"
         attention = "dense"
+        execution = "plain"
         flashinfer_kernels = "fa2"
         max_batch = 2
         max_streams = 3
@@ -170,12 +171,15 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         patch_embed = "conv"
         register_tokens = 2
         rope3d = false
+        mixers = ["kda", "attention"]
         [stream]
         scale_frames = 2
         window = 5
         keyframe_interval = 3
         history_frames = 0
         epoch_frames = 40
+        run_frames = 4
+        carry_state = true
         cross_frame_special = false
         camera_only = true
         include_scale_frames = false
@@ -197,7 +201,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
     """,
         {"XDG_RUNTIME_DIR": "/run/user/7"},
     )
-    stream = StreamConfig(2, 9, 3, 0, RetentionConfig(False, True, False), 40)
+    stream = StreamConfig(2, 9, 3, 0, RetentionConfig(False, True, False), 40, 4, True)
     camera = CameraConfig(
         "door-1",
         "0",
@@ -214,11 +218,24 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         "MJPG",
         stream,
     )
-    network = NetworkConfig(128, 2, 3, 2.0, 8, "conv", 2, False)
+    network = NetworkConfig(128, 2, 3, 2.0, 8, "conv", 2, False, ("kda", "attention"))
     output = OutputConfig((0, 2), (TokenGroup.POOLED, TokenGroup.SCALE), 2, "float32")
     assert config.cameras == (camera,)
     assert config.model == ModelConfig(
-        "lingbot-map", network, 64, tmp_path / "weights.pt", None, 3, "cpu", "bfloat16", "dense", "fa2", output, 2, 3
+        "lingbot-map",
+        network,
+        64,
+        tmp_path / "weights.pt",
+        None,
+        3,
+        "cpu",
+        "bfloat16",
+        "dense",
+        "plain",
+        "fa2",
+        output,
+        2,
+        3,
     )
     curve = CurveConfig(tmp_path / "server.key_secret", tmp_path)
     endpoints = ("tcp://0.0.0.0:6000", "ipc:///run/user/7/retinad/x")

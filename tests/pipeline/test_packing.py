@@ -1,5 +1,7 @@
 """Published tensors hold the tokens that their names say, in the format that was asked for, in memory of their own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from retinad.pipeline.config import OutputConfig
 from retinad.pipeline.frames import FeatureTensor, TokenGroup
 from retinad.pipeline.model.aggregator import LayerOutput
-from retinad.pipeline.packing import TokenShape, pack
+from retinad.pipeline.packing import PackedStep, TokenShape, gather, pack
 
 SHAPE = TokenShape(registers=4, grid=(5, 7), channels=6)
 ALL = tuple(TokenGroup)
@@ -20,6 +22,11 @@ def outputs(frames: int = 2, seed: int = 0) -> tuple[LayerOutput, ...]:
     return tuple(LayerOutput(layer, *pair) for layer, pair in zip((1, 3), values, strict=True))
 
 
+def packed_of(given: tuple[LayerOutput, ...], config: OutputConfig) -> PackedStep:
+    config = replace(config, layers=(1, 3))
+    return pack(gather(given, SHAPE, config), SHAPE, config)
+
+
 def by_name(tensors: tuple[FeatureTensor, ...]) -> dict[str, FeatureTensor]:
     return {tensor.name: tensor for tensor in tensors}
 
@@ -30,7 +37,7 @@ def joined(output: LayerOutput, frame: int) -> np.ndarray:
 
 def test_groups_are_the_tokens_that_their_names_say() -> None:
     given = outputs()
-    packed = pack(given, SHAPE, OutputConfig(tokens=ALL, dtype="float32", pool=4))
+    packed = packed_of(given, OutputConfig(tokens=ALL, dtype="float32", pool=4))
     for frame, tensors in enumerate(packed.tensors):
         found = by_name(tensors)
         assert list(found) == [f"layer{layer}/{group}" for layer in (1, 3) for group in ALL]
@@ -44,7 +51,7 @@ def test_groups_are_the_tokens_that_their_names_say() -> None:
 
 def test_pooling_averages_what_is_left_at_the_edges() -> None:
     given = outputs()
-    packed = pack(given, SHAPE, OutputConfig(tokens=(TokenGroup.POOLED,), dtype="float32", pool=4))
+    packed = packed_of(given, OutputConfig(tokens=(TokenGroup.POOLED,), dtype="float32", pool=4))
     patches = joined(given[0], 1)[6:].reshape(5, 7, 12)
     pooled = packed.tensors[1][0].data
     assert pooled.shape == (2, 2, 12)
@@ -55,7 +62,7 @@ def test_pooling_averages_what_is_left_at_the_edges() -> None:
 
 def test_bfloat16_travels_as_its_bits() -> None:
     given = outputs(1)
-    packed = pack(given, SHAPE, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype="bfloat16"))
+    packed = packed_of(given, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype="bfloat16"))
     tensor = packed.tensors[0][0]
     assert tensor.is_bfloat16
     assert tensor.data.dtype == np.uint16
@@ -66,7 +73,7 @@ def test_bfloat16_travels_as_its_bits() -> None:
 def test_float16_is_rounded_and_overflows_to_infinity() -> None:
     given = outputs(1)
     given[1].across[0, 0, 0] = 1e6
-    packed = pack(given, SHAPE, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype="float16"))
+    packed = packed_of(given, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype="float16"))
     camera = by_name(packed.tensors[0])["layer3/camera"].data
     assert camera.dtype == np.float16
     assert np.isinf(camera[0, SHAPE.channels])
@@ -78,15 +85,15 @@ def test_float16_is_rounded_and_overflows_to_infinity() -> None:
 def test_a_number_that_is_not_finite_is_seen_in_its_frame_only(dtype: str, bad: float) -> None:
     given = outputs(3)
     given[1].across[1, -1, -1] = bad
-    packed = pack(given, SHAPE, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype=dtype))  # type: ignore[arg-type]
+    packed = packed_of(given, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype=dtype))  # type: ignore[arg-type]
     assert packed.finite == (True, False, True)
 
 
 def test_arrays_are_contiguous_and_no_step_writes_to_anothers() -> None:
     config = OutputConfig(tokens=ALL)
-    first = pack(outputs(), SHAPE, config)
+    first = packed_of(outputs(), config)
     copies = [tensor.data.copy() for tensors in first.tensors for tensor in tensors]
-    second = pack(outputs(seed=1), SHAPE, config)
+    second = packed_of(outputs(seed=1), config)
     arrays = [tensor.data for tensors in first.tensors for tensor in tensors]
     assert all(array.flags.c_contiguous for array in arrays)
     assert all(np.array_equal(array, copy) for array, copy in zip(arrays, copies, strict=True))

@@ -1,0 +1,144 @@
+"""Steps as CUDA graphs: captured once for each size of pictures and number of frames, replayed with new numbers.
+
+A step of one later frame of each of its streams is the same launches whatever the streams' ages: pictures and tables
+are copied to where the graph reads them, and its output is read where it writes it. A kind of step runs once without a
+graph, which compiles its kernels and makes its tables, is captured the second time, and replayed from then on. Graphs
+know the addresses of the streams' memory: when the pool moves it, they are made anew.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .cache.pool import Pool
+from .cache.step import Step
+from .cache.tables import StepTables
+from .config import OutputConfig
+from .model.delta_attention import KimiDeltaAttention, Sequences
+from .model.fused import FusedAggregator, Memory
+from .packing import TokenShape, gather
+
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
+
+MOST_GRAPHS = 32
+"""Captured at once, the least recently used one goes first: some ten megabytes each."""
+
+Kind = tuple[TokenShape, int]
+"""What the frames of a step are, and how many."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Graph:
+    graph: torch.cuda.CUDAGraph
+    images: Tensor
+    tables: StepTables
+    output: Tensor
+
+
+class FusedSteps:
+    """Runs steps by fused kernels, and on CUDA as graphs where it can.
+
+    Args:
+        fused: runs the network.
+        pool: the streams' memories.
+        output: what is wanted of a step.
+        capture: whether to capture graphs.
+    """
+
+    def __init__(self, fused: FusedAggregator, pool: Pool, output: OutputConfig, *, capture: bool) -> None:
+        self._fused = fused
+        self._pool = pool
+        self._output = output
+        self._capture = capture
+        self._version = pool.version
+        self._seen: set[Kind] = set()
+        self._graphs: dict[Kind, _Graph] = {}
+        self._host: dict[int, StepTables] = {}
+        self._scratch: _POOL_HANDLE | None = None
+
+    def run(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> Tensor:
+        """Run a step.
+
+        Args:
+            images: of its frames, float32 [3, h, w] each, RGB in [0, 1].
+            step: not left yet.
+            shape: what the frames' tokens are.
+
+        Returns:
+            what `gather` gives of it, valid until the next step.
+        """
+        tables = self._filled(step, len(images))
+        if not (self._capture and step.single):
+            return self._run(torch.stack(list(images)), tables.to(self._pool.shape.device), step, shape)
+        graph = self._graph((shape, len(images)), images)
+        if graph is None:
+            device_tables = tables.to(self._pool.shape.device)
+            memory = _CapturedMemory(self._pool, device_tables, shape.tokens)
+            return self._run(torch.stack(list(images)), device_tables, memory, shape)
+        torch.stack(list(images), out=graph.images)
+        graph.tables.flat.copy_(tables.flat, non_blocking=True)
+        graph.graph.replay()
+        return graph.output
+
+    def _filled(self, step: Step, frames: int) -> StepTables:
+        # Steps wait for their output, so the copy of the step before has been read.
+        tables = self._host.get(frames)
+        if tables is None:
+            tables = self._host[frames] = StepTables.empty(frames, torch.device("cpu"))
+        step.fill(tables)
+        return tables
+
+    def _run(self, images: Tensor, tables: StepTables, memory: Memory, shape: TokenShape) -> Tensor:
+        return gather(self._fused(images, tables, memory, self._output.layers), shape, self._output)
+
+    def _graph(self, kind: Kind, images: Sequence[Tensor]) -> _Graph | None:
+        # The graph of a kind of step; None the first time.
+        if self._version != self._pool.version:
+            self._version = self._pool.version
+            self._graphs.clear()
+            self._seen.clear()
+            self._scratch = None
+        if kind not in self._seen:
+            self._seen.add(kind)
+            return None
+        graph = self._graphs.pop(kind, None)
+        if graph is None:
+            graph = self._captured(kind[0], images)
+            while len(self._graphs) >= MOST_GRAPHS:
+                self._graphs.pop(next(iter(self._graphs)))
+        self._graphs[kind] = graph  # most recently used
+        return graph
+
+    def _captured(self, shape: TokenShape, images: Sequence[Tensor]) -> _Graph:
+        device = self._pool.shape.device
+        pictures, tables = torch.stack(list(images)), StepTables.empty(len(images), device)
+        memory = _CapturedMemory(self._pool, tables, shape.tokens)
+        # All graphs share their scratch memory: they run one after the other, and a step's output is read before.
+        self._scratch = self._scratch or torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._scratch, capture_error_mode="thread_local"):
+            output = self._run(pictures, tables, memory, shape)
+        return _Graph(graph, pictures, tables, output)
+
+
+class _CapturedMemory:
+    # A step's memory by its tables alone: one frame of each stream, every frame a sequence of its own.
+    def __init__(self, pool: Pool, tables: StepTables, frame_tokens: int) -> None:
+        self._pool = pool
+        cuts = torch.arange(tables.frames + 1) * frame_tokens
+        self._sequences = Sequences(cuts.to(tables.flat.device), cuts, tables.rows, tables.written)
+
+    def layer(self, index: int) -> Tensor:
+        return self._pool.layer(index)
+
+    def settle(self, index: int) -> None:
+        pass
+
+    def scan(self, layer: int, attention: KimiDeltaAttention, tokens: Tensor) -> Tensor:
+        rows = tokens.flatten(0, 1)[None]
+        out: Tensor = attention(rows, self._pool.states.layer(layer), self._sequences)[0]
+        return out.view(tokens.shape)
