@@ -1,5 +1,6 @@
 """Reads captures to their end."""
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -43,3 +44,9 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def capture_processes() -> list[str]:
+    """Those of this very process that run or were not waited for."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [pid for pid in children if b"sources.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]

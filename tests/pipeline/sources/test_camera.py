@@ -1,6 +1,7 @@
 """A camera's states: every way in, every way out, and counters that add up in all of them."""
 
 import os
+import random
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +21,7 @@ from retinad.pipeline.sources.camera import Camera, CameraState
 from retinad.pipeline.sources.capture import Captured, OnLog
 from retinad.pipeline.sources.messages import Ended, SourceInfo
 
+from .reading import capture_processes
 from .rig import QUICK, Rig, live, lossless, make_rig, play, running
 from .servers import FakeServer, Handler, http_status, mjpeg, read_number, rtsp_status, silent
 
@@ -134,6 +136,21 @@ async def test_a_damaged_video_goes_on_and_counts_what_it_lost(make_video: MakeV
     assert read_number(rig.frames[-1].pixels) == 49
 
 
+async def test_damage_that_a_decoder_conceals_is_counted(make_video: MakeVideo) -> None:
+    """Such frames come as if nothing had happened: `decode_errors` alone tells."""
+    path = make_video("a.ts", frames=60, codec="mp4v")
+    data = bytearray(path.read_bytes())
+    chance = np.random.default_rng(1)
+    for place in range(len(data) // 3, 2 * len(data) // 3, 7):
+        data[place] = chance.integers(256)
+    path.write_bytes(data)
+    rig = await play(lossless(path), keep=True)
+    assert 30 <= len(rig.frames) <= 60
+    assert rig.camera.status.decode_errors > 0
+    assert read_number(rig.frames[-1].pixels) == 59
+    assert rig.queue.counters.captured == rig.queue.counters.published + rig.queue.counters.failed
+
+
 async def test_an_early_end_is_told(make_video: MakeVideo) -> None:
     path = make_video(frames=50)
     data = path.read_bytes()
@@ -213,16 +230,35 @@ async def test_a_restarted_server_is_found_again_each_time(serve: Serve) -> None
     server = serve(mjpeg(50))
     url = f"http://127.0.0.1:{server.port}/x"
     rig = make_rig(live(url, connect_timeout_s=2, stall_timeout_s=1, queue_frames=100))  # none is dropped when busy
+    gaps_s = []
     async with running(rig, keep=True):
-        for epoch in range(4):
+        for _ in range(5):
+            epoch = rig.camera.status.stream_epoch or 0
             await rig.reached(lambda rig, epoch=epoch: (epoch, 3) in rig.order())
             await anyio.to_thread.run_sync(server.restart)
+            began = time.monotonic()
             await rig.reached(lambda rig, epoch=epoch: any(e > epoch for e, _ in rig.order()))
+            gaps_s.append(time.monotonic() - began)
     waits_s = [status.next_try_s or 0.0 for status in rig.statuses if status.state is S.BACKOFF]
-    assert len(waits_s) >= 4
+    assert len(waits_s) >= 5
     assert max(waits_s) < QUICK.cap_s
+    assert max(gaps_s) < QUICK.cap_s + 2
     firsts = dict(reversed(rig.order()))
     assert set(firsts.values()) == {0}
+
+
+async def test_a_server_that_comes_later_is_found(serve: Serve) -> None:
+    """As at boot, when cameras are slower than the service."""
+    server = serve(mjpeg(50))
+    server.stop()
+    rig = make_rig(live(f"http://127.0.0.1:{server.port}/x"))
+    async with running(rig):
+        await rig.reached(lambda rig: rig.camera.status.attempt >= 3)
+        assert rig.camera.status.fault is SourceFault.REFUSED
+        server.start()
+        began = time.monotonic()
+        await rig.reached(lambda rig: bool(rig.frames))
+    assert time.monotonic() - began < QUICK.cap_s + 2
 
 
 async def test_silence_is_a_stall(serve: Serve) -> None:
@@ -433,6 +469,24 @@ async def test_every_state_can_be_stopped(serve: Serve) -> None:
             tasks.cancel_scope.cancel()
         assert time.monotonic() - start < 0.5
         assert adds_up(rig)
+
+
+async def test_a_stop_at_any_moment_leaves_no_process(serve: Serve) -> None:
+    """Stops that come while a process starts, connects, waits, backs off or is killed itself."""
+    urls = [f"http://127.0.0.1:{serve(handler).port}/x" for handler in (silent, mjpeg(50, 3), http_status("503 Busy"))]
+    chance = random.Random(3)
+    slowest_s = 0.0
+    for number in range(20):
+        rig = make_rig(live(urls[number % 3], connect_timeout_s=0.2))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rig.camera.run)
+            await anyio.sleep(chance.uniform(0, 0.4))
+            began = time.monotonic()
+            tasks.cancel_scope.cancel()
+        slowest_s = max(slowest_s, time.monotonic() - began)
+        assert capture_processes() == []
+        assert adds_up(rig)
+    assert slowest_s < 1
 
 
 async def test_a_full_lossless_queue_can_be_left() -> None:

@@ -19,7 +19,7 @@ from retinad.pipeline.config import CameraConfig, StreamConfig
 from retinad.pipeline.errors import SourceError, SourceFault
 from retinad.pipeline.sources.capture import open_capture
 
-from .reading import alive, count, failure
+from .reading import alive, capture_processes, count, failure
 from .rig import live
 from .servers import FakeServer, Handler, mjpeg, silent
 
@@ -158,11 +158,6 @@ async def test_nothing_is_left_behind_not_even_for_the_garbage_collector(text: s
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert resident_mb() - memory < 8
     assert capture_processes() == []
-
-
-def capture_processes() -> list[str]:
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [pid for pid in children if b"sources.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def resident_mb() -> float:
