@@ -134,7 +134,7 @@ class Engine:
 
         Raises:
             StateError: the file cannot be read, or is of another model, configuration or size; the message says what
-                differs. The stream is as it was.
+                differs. The stream is as it was; it remembers nothing where a number in the file was changed.
             AdmissionError: there is no room for it. The stream remembers nothing then.
             ValueError: the camera has no stream.
         """

@@ -129,8 +129,8 @@ def load_stream(stream: Stream, model: ModelIdentity, pool: Pool, image_width: i
         what the file says of itself.
 
     Raises:
-        StateError: the file cannot be read, or it is not for this stream. Nothing has changed, unless the disk fails
-            while tensors are read: then the stream remembers nothing.
+        StateError: the file cannot be read, or it is not for this stream. Nothing has changed, unless a tensor cannot
+            be read or is not what was written: then the stream remembers nothing.
         AdmissionError: the pool has no room for it. The stream remembers nothing then.
     """
     setting = Setting(model, stream.config, stream.resize)

@@ -1,6 +1,10 @@
-"""A memory as a safetensors file: written piece by piece, so that it can be given up, and there whole or not at all."""
+"""A memory as a safetensors file: written piece by piece, so that it can be given up, and there whole or not at all.
+
+The last tensor holds the CRC-32 of the header and of each other, since a number that a disk has changed looks like any.
+"""
 
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +22,8 @@ PIECE_BYTES = 16 << 20
 """What is copied from the device and brought to the disk at once: writing ends at most one piece after its deadline."""
 
 _KEY = "retinad"
+_SUMS = "crc32"
+"""Name of the checksums: the header's, then the tensors' by the order of their names."""
 
 NamedTensors = Sequence[tuple[str, Tensor]]
 
@@ -34,10 +40,12 @@ def write_state_file(path: Path, header: str, tensors: NamedTensors, deadline_s:
     Raises:
         StateError: it cannot be written, or not by then. What stood at `path` still does; nothing is left beside it.
     """
+    sums = _Sums(header)
     entries = [
-        Entry(name, dtype_name(tensor.dtype), tuple(tensor.shape), _timely(tensor, deadline_s))
+        Entry(name, dtype_name(tensor.dtype), tuple(tensor.shape), sums.of(name, _timely(tensor, deadline_s)))
         for name, tensor in tensors
     ]
+    entries.append(Entry(_SUMS, dtype_name(torch.int64), (1 + len(tensors),), sums.pieces()))
     try:
         write_tensor_file(path, {_KEY: header}, entries, mode=PRIVATE, sync_each=True)
     except OSError as error:
@@ -75,15 +83,24 @@ class StateFile:
         if header is None:
             raise StateError(f"{path} holds no stream's memory")
         self.header: str = header
+        names = sorted(name for name in file.keys() if name != _SUMS)  # noqa: SIM118  # no mapping
+        self.check(_SUMS, torch.int64, (1 + len(names),))
+        found, *of_tensors = file.get_tensor(_SUMS).tolist()
+        self._sums = dict(zip(names, of_tensors, strict=True))
+        if found != zlib.crc32(header.encode()):
+            raise StateError(f"{path} is damaged: its header is not what was written")
 
     def tensor(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
         """A tensor, on the host.
 
         Raises:
-            StateError: it is missing, or has another number format or shape.
+            StateError: it is missing, has another number format or shape, or is not what was written.
         """
         self.check(name, dtype, shape)
-        return self._file.get_tensor(name)
+        tensor = self._file.get_tensor(name)
+        if self._sums[name] != zlib.crc32(tensor_bytes(tensor)):
+            raise StateError(f"{self._path} is damaged: {name} is not what was written")
+        return tensor
 
     def check(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
         """Look whether a tensor is there, in this format and shape, without reading it.
@@ -113,6 +130,23 @@ def open_state_file(path: Path) -> Iterator[StateFile]:
         raise StateError(f"{path}: {error.strerror or error}") from error
     except SafetensorError as error:
         raise StateError(f"{path} cannot be read: {error}") from error
+
+
+class _Sums:
+    # Summed on the way to the disk: at 1.2 GB/s (zlib, one core) it takes less time than the writing.
+    def __init__(self, header: str) -> None:
+        self._header = zlib.crc32(header.encode())
+        self._tensors: dict[str, int] = {}
+
+    def of(self, name: str, pieces: Iterator[memoryview]) -> Iterator[memoryview]:
+        self._tensors[name] = 0
+        for piece in pieces:
+            self._tensors[name] = zlib.crc32(piece, self._tensors[name])
+            yield piece
+
+    def pieces(self) -> Iterator[memoryview]:
+        by_name = [self._tensors[name] for name in sorted(self._tensors)]
+        yield tensor_bytes(torch.tensor([self._header, *by_name]))
 
 
 def _timely(tensor: Tensor, deadline_s: float | None) -> Iterator[memoryview]:

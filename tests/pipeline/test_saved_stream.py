@@ -5,9 +5,11 @@ import json
 import os
 import random
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -266,9 +268,32 @@ def damaged(path: Path) -> Iterator[tuple[str, bytes]]:
     yield "no JSON", _with_header(header, "{", whole[8 + length :])
 
 
-def _with_header(header: dict[str, object], text: str, tensors: bytes) -> bytes:
+def _with_header(header: dict[str, Any], text: str, tensors: bytes) -> bytes:
     changed = json.dumps(header | {"__metadata__": {"retinad": text}}).encode()
+    begin = header["crc32"]["data_offsets"][0]
+    tensors = tensors[:begin] + zlib.crc32(text.encode()).to_bytes(8, "little") + tensors[begin + 8 :]
     return len(changed).to_bytes(8, "little") + changed + tensors
+
+
+@pytest.mark.parametrize("name", ["tokens.0.0", "tokens.1.0", "recent.1", "crc32", "header"])
+def test_one_changed_bit_is_found_and_the_file_is_named(path: Path, name: str) -> None:
+    """Nothing else would tell: a changed number is a number."""
+    save(path, [frame("a", number) for number in range(6)])
+    content = bytearray(path.read_bytes())
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    if name == "header":
+        at = content.index(b"committed") + len("committed") + 3  # a digit
+    else:
+        at = 8 + length + header[name]["data_offsets"][0] + 3
+    content[at] ^= 1
+    path.write_bytes(content)
+    frames = [frame("a", number) for number in range(5)]
+    with Engine(CONFIG) as engine:
+        engine.open_stream("a", EPOCHS, ResizeMode.CROP)
+        with pytest.raises(StateError, match=rf"{path.name} is damaged: .* is not what was written"):
+            engine.load_state("a", path)
+        assert_equal(play(engine, frames), alone(frames, EPOCHS))
 
 
 def test_a_damaged_file_is_refused_and_changes_nothing(path: Path, tmp_path: Path) -> None:
@@ -321,11 +346,13 @@ def test_a_file_is_plain_safetensors_that_only_its_owner_reads(path: Path, monke
     save(path, frames)
     assert path.stat().st_mode & 0o777 == 0o600
     tensors = load_file(path)
-    assert sorted(tensors) == ["recent.0", "recent.1", "tokens.0.0", "tokens.1.0"]
+    assert sorted(tensors) == ["crc32", "recent.0", "recent.1", "tokens.0.0", "tokens.1.0"]
     assert tensors["tokens.0.0"].shape == (2, (2 + 3) * 18 + 1 * 6, 2, 16)  # scale frames, window, one evicted frame
     monkeypatch.setattr(state_file, "PIECE_BYTES", 1000)
     save(path, frames)
     in_pieces = load_file(path)
+    for stored in (tensors, in_pieces):
+        stored["crc32"] = stored["crc32"][1:]  # without the header's, which has the time in it
     assert all(torch.equal(in_pieces[name], value) for name, value in tensors.items())
 
 
