@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .exit_codes import ExitCode
-from .job_commands import convert, extract
+from .job_commands import convert, extract, keep_kernels_of
 
 if TYPE_CHECKING:
     from .config import ServiceConfig
@@ -204,11 +204,7 @@ def bench(
     ] = None,
 ) -> None:
     """Measure the model alone, and the way from a synthetic camera to a subscriber."""
-    from .caches import keep_kernels
-
-    cache = keep_kernels(context.obj.stack)
-    if cache.problem is not None:
-        typer.echo(f"retinad: compiled kernels are not kept: {cache.problem}", err=True)
+    keep_kernels_of(context)
     from .bench import bench as run
     from .bench_plan import BenchPlan, parse_size
 

@@ -19,7 +19,19 @@ ConfigOption = Annotated[
 Preset = Annotated[str | None, typer.Option(metavar="NAME", help="Over model.preset.")]
 
 
+def keep_kernels_of(context: typer.Context) -> None:
+    """Let a command keep compiled kernels where the service does; what is wrong with that goes to standard error."""
+    from .caches import keep_kernels
+
+    cache = keep_kernels(context.obj.stack)
+    if cache.problem is not None:
+        typer.echo(f"retinad: compiled kernels are not kept: {cache.problem}", err=True)
+    if cache.removed:
+        typer.echo(f"retinad: {cache.removed} compiled kernels were damaged and are removed", err=True)
+
+
 def extract(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(metavar="INPUT", help="Video file, folder or glob of pictures, synthetic:…")],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Folder of the features.")],
     config: ConfigOption = None,
@@ -44,6 +56,7 @@ def extract(
     ] = 60.0,
 ) -> None:
     """Write a recording's features to files. Stopped or killed, the same command goes on where it was."""
+    keep_kernels_of(context)
     import anyio
 
     from retinad.pipeline.config import ResizeMode

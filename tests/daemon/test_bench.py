@@ -17,7 +17,6 @@ from retinad.daemon.bench_path import summarize
 from retinad.daemon.bench_plan import BenchPlan, parse_size
 from retinad.daemon.bench_report import BenchError, BenchReport, read_report, write_report
 from retinad.daemon.bench_table import print_comparison
-from retinad.daemon.caches import VARIABLES
 from retinad.daemon.cli import run_command
 from retinad.daemon.config import load_config
 from retinad.daemon.exit_codes import ExitCode
@@ -30,10 +29,9 @@ from .service_rig import write_config
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
 
 
-def retinad_bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+def retinad_bench(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "CACHE_DIRECTORY": f"{folder}/cache"}
     environment |= {"RETINAD_MODEL__DEVICE": "cpu", "RETINAD_MODEL__IMAGE_WIDTH": "112"}
-    environment |= dict.fromkeys(VARIABLES, "/nonexistent")  # no kernel is compiled, so none is kept
     command = [sys.executable, "-m", "retinad.daemon.cli", "bench", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=55, check=False)
 
@@ -41,8 +39,9 @@ def retinad_bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> BenchReport:
     """What the command measures of the preset for CPUs; checked on its way in."""
-    path = tmp_path_factory.mktemp("bench") / "report.json"
-    result = retinad_bench("--preset", "tiny", "--steps", "10", "--size", "160x120", "--json", str(path))
+    folder = tmp_path_factory.mktemp("bench")
+    path = folder / "report.json"
+    result = retinad_bench(folder, "--preset", "tiny", "--steps", "10", "--size", "160x120", "--json", str(path))
     assert result.returncode == 0, result.stderr
     assert "RANDOM: the features mean nothing" in result.stdout
     assert "windows filled by 12 steps, then 10 measured" in result.stdout
@@ -196,11 +195,7 @@ def test_a_size_is_two_numbers_in_range(text: str) -> None:
         parse_size(text)
 
 
-def test_what_the_command_line_gets_wrong_has_its_code(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in VARIABLES:
-        monkeypatch.setenv(name, str(tmp_path))
+def test_what_the_command_line_gets_wrong_has_its_code(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run_command(["bench", "--size", "big"]) == ExitCode.USAGE
     assert "1920x1080" in capsys.readouterr().err
     assert run_command(["bench", "--preset", "nope"]) == ExitCode.CONFIG

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from retinad.daemon.caches import VARIABLES, keep_kernels
+from retinad.daemon.cli import run_command
+from retinad.daemon.exit_codes import ExitCode
 
 
 def write(path: Path, content: bytes = b"x") -> Path:
@@ -106,3 +108,16 @@ def test_no_library_that_compiles_is_imported_before_it_is_told() -> None:
     script = "import sys, retinad.daemon.run; print(sorted({'torch', 'triton', 'flashinfer'} & sys.modules.keys()))"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
     assert result.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("arguments", [["bench", "--size", "big"], ["extract", "/nowhere.mp4", "-o", "/nowhere/out"]])
+def test_commands_that_run_the_model_keep_kernels_where_the_service_does(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RETINAD_MODEL__PRESET", "tiny")
+    assert run_command(arguments) != ExitCode.OK
+    assert os.environ["TRITON_CACHE_DIR"] == f"{tmp_path}/cache/triton"
+    monkeypatch.setenv("CACHE_DIRECTORY", str(write(tmp_path / "file")))
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    assert run_command(arguments) != ExitCode.OK
+    assert f"not kept: {tmp_path}/file is not a folder" in capsys.readouterr().err
