@@ -38,9 +38,7 @@ async def test_a_playlist_gives_every_frame_and_ends(serve: Serve, make_video: M
     assert rig.states == [S.CONNECTING, S.RUNNING, S.ENDED]
 
 
-@pytest.mark.parametrize(
-    ("name", "codec"), [("a.mp4", "mp4v"), ("a.avi", "MJPG"), ("a.mkv", "mp4v"), ("a.ts", "mp4v"), ("a.mjpeg", "")]
-)
+@pytest.mark.parametrize(("name", "codec"), [("a.mp4", "mp4v"), ("a.ts", "mp4v"), ("a.mjpeg", "")])
 async def test_a_file_gives_every_frame_and_ends(
     serve: Serve, make_video: MakeVideo, tmp_path: Path, name: str, codec: str
 ) -> None:
