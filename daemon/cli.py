@@ -114,11 +114,28 @@ def run(
     raise typer.Exit(run_service(config, state.stack))
 
 
-def check(config: ConfigArgument = _DEFAULT_CONFIG) -> None:
+def check(
+    config: ConfigArgument = _DEFAULT_CONFIG,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Print what the weights and each camera's stream take of the device.")
+    ] = False,
+    source_size: Annotated[
+        str | None, typer.Option(metavar="WIDTHxHEIGHT", help="With --memory: of every camera's pictures.")
+    ] = None,
+) -> None:
     """Print the config as the service would run it, without secrets, or everything that is wrong with it."""
     from .config_show import show_config
 
-    typer.echo(show_config(_load(config)), nl=False)
+    loaded = _load(config)
+    if memory:
+        from .memory_report import memory_report, parse_size
+
+        try:
+            typer.echo(memory_report(loaded, parse_size(source_size) if source_size else None))
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--source-size") from error
+    else:
+        typer.echo(show_config(loaded), nl=False)
 
 
 def cameras(config: ConfigArgument = _DEFAULT_CONFIG) -> None:

@@ -44,14 +44,23 @@ def load_model(config: ModelConfig) -> tuple[Network, str]:
         ModelError: the file cannot be read, or does not hold exactly this network's weights.
         ValueError: the network's shape is impossible.
     """
-    dtype, device = torch_dtype(config.dtype), torch.device(config.device)
-    with torch.device("meta"):
-        model = Aggregator(config.network, dtype) if config.network.depth else PatchFeatures(config.network, dtype)
+    device, model = torch.device(config.device), blank_model(config)
     weights, label = _weights(model, config)
     wanted = model.state_dict()
     placed = {name: value.to(device=device, dtype=wanted[name].dtype) for name, value in weights}
     model.load_state_dict(placed, assign=True)
     return model.to(device).requires_grad_(False).eval(), label
+
+
+def blank_model(config: ModelConfig) -> Network:
+    """The model without any numbers: its weights are on the meta device.
+
+    Raises:
+        ValueError: the network's shape is impossible.
+    """
+    dtype = torch_dtype(config.dtype)
+    with torch.device("meta"):
+        return Aggregator(config.network, dtype) if config.network.depth else PatchFeatures(config.network, dtype)
 
 
 def random_weights(model: nn.Module, seed: int) -> Iterator[tuple[str, Tensor]]:

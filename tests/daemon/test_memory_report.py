@@ -1,0 +1,78 @@
+"""What `check --memory` says of a camera is what its stream takes, by the pool's own sums."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from retinad.daemon.cli import run_command
+from retinad.daemon.config import load_config
+from retinad.daemon.exit_codes import ExitCode
+from retinad.daemon.memory_report import memory_report
+from retinad.pipeline.cache.pool import gib
+from retinad.pipeline.engine import Engine
+
+from ..pipeline.engine_rig import frame
+from .service_rig import write_config
+
+LINGBOT = '[model]\npreset = "lingbot-map"\ndtype = "bfloat16"\ndevice = "cpu"\n{model}[[camera]]\nname = "a"\n{camera}'
+LIVE = 'source = "/dev/video0"\n'
+
+
+def report_of(folder: Path, camera: str = LIVE, model: str = "", size: tuple[int, int] | None = None) -> str:
+    path = folder / "config.toml"
+    path.write_text(LINGBOT.format(model=model, camera=camera))
+    return memory_report(load_config(path, {}), size)
+
+
+def test_a_camera_of_the_released_model_takes_7_gib_with_the_sum_beside_it(tmp_path: Path) -> None:
+    report = report_of(tmp_path)
+    assert "a: 7.06 GiB\n" in report
+    assert "7.06 GiB for 72 frames of 1042 tokens and 256 x 6 tokens of history, each 24 layers" in report
+    assert "640x480, assumed, 518x392 in the model" in report
+    assert "weights: 1.70 GiB for 909.1 million numbers; global blocks that run: 24 attention" in report
+    assert "a: 6.81 GiB" in report_of(tmp_path, size=(518, 378))
+
+
+def test_a_hybrid_takes_a_quarter_of_it(tmp_path: Path) -> None:
+    report = report_of(tmp_path, model='mixers = ["kda", "kda", "kda", "attention"]\n')
+    found = re.search(r"^a: (\d\.\d\d) GiB$", report, re.MULTILINE)
+    assert found is not None
+    assert float(found[1]) < 2
+    assert "for 18 kda layers" in report
+
+
+@pytest.mark.parametrize(
+    ("camera", "size", "said"),
+    [
+        ('source = "/dev/video0"\nsize = [1280, 720]\n', None, "pictures of 1280x720, 518x294"),
+        ('source = "synthetic:?width=320&height=240"\n', None, "pictures of 320x240, 518x392"),
+        ('source = "/dev/video0"\nsize = [1280, 720]\n', (800, 800), "pictures of 800x800, 518x518"),
+        ('source = "/x.mp4"\nmode = "lossless"\nstream = { run_frames = 8 }\n', None, "7.73 GiB for 79 frames"),
+    ],
+)
+def test_the_size_is_the_options_or_the_configs(
+    tmp_path: Path, camera: str, size: tuple[int, int] | None, said: str
+) -> None:
+    assert said in report_of(tmp_path, camera, size=size)
+
+
+@pytest.mark.parametrize("mixers", ['["attention"]', '["kda", "attention"]'])
+def test_it_is_what_the_engine_takes(tmp_path: Path, mixers: str) -> None:
+    camera = '[[camera]]\nname = "a"\nsource = "synthetic:?width=64&height=48"\nstream = { epoch_frames = 9 }\n'
+    config = load_config(write_config(tmp_path, camera, model=f"mixers = {mixers}"), {})
+    with Engine(config.model) as engine:
+        engine.open_stream("a", config.cameras[0].stream, config.cameras[0].resize)
+        for number in range(3):
+            engine.step([frame("a", number)])
+        (stream,) = engine.statistics().streams
+    assert f"    memory: {gib(stream.nbytes)} for" in memory_report(config, None)
+
+
+@pytest.mark.parametrize("size", ["1920", "0x0", "1x9999", "axb"])
+def test_a_size_that_cannot_be_is_refused(tmp_path: Path, size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(write_config(tmp_path, '[[camera]]\nname = "a"\nsource = "synthetic:"\n'))
+    assert run_command(["check", config, "--memory", "--source-size", size]) == ExitCode.USAGE
+    assert "--source-size" in capsys.readouterr().err
+    assert run_command(["check", config, "--memory", "--source-size", "320x200"]) == ExitCode.OK
+    assert "a: " in capsys.readouterr().out
