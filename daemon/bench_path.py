@@ -93,13 +93,13 @@ def measure(plan: BenchPlan, config: ServiceConfig) -> Measured:
     ) as listener:
         try:
             _serve(config, edges)
+            alone = edges.alone
+            if alone is None:
+                raise BenchError("it was stopped before anything was measured")
             heard = _hear(listener)
         finally:
             with suppress(ProcessLookupError):
                 listener.kill()
-    alone = edges.alone
-    if alone is None:
-        raise BenchError("it was stopped before anything was measured")
     return Measured(alone.model, alone.result, summarize(heard, plan, alone.fps))
 
 
