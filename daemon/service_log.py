@@ -33,11 +33,16 @@ class CameraLog:
     def __init__(self, camera: str) -> None:
         self._log = _log.bind(camera=camera)
         self._trouble: str | None = None
+        self._notes: tuple[str, ...] = ()
         self._limit = RateLimit(_INTERVAL_S)
 
     def state(self, status: CameraStatus) -> None:
-        """Log a change of state."""
+        """Log a change of state, and what a newly opened source does otherwise than it was asked."""
         self._log.log(self._level(status), status.state, **described(status))
+        before, self._notes = self._notes, () if status.info is None else status.info.notes
+        if self._notes != before:
+            for note in self._notes:
+                self._log.warning(note)
 
     def line(self, line: str) -> None:
         """Log what the capture process printed."""

@@ -13,6 +13,7 @@ from retinad.daemon.service_log import CameraLog, different_keys, log_reload, su
 from retinad.pipeline.config import CurveConfig
 from retinad.pipeline.errors import SourceFault
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
+from retinad.pipeline.sources.messages import SourceInfo
 
 TROUBLE = CameraStatus("a", CameraState.BACKOFF, SourceFault.REFUSED, "nothing listens", attempt=1)
 
@@ -50,6 +51,19 @@ def test_a_picture_left_out_is_named_at_the_default_level_and_not_each_time() ->
         ("left out: pics/0.png: it is no picture", "warning"),
         ("[mjpeg] something from a library", "debug"),
     ]
+
+
+def test_what_a_driver_does_otherwise_is_a_warning_once_and_not_at_each_connection() -> None:
+    info = SourceInfo("v4l2", notes=("asked MJPG, got YUYV", "asked 30 frames/s, got 10"))
+    running, other = (
+        CameraStatus("a", CameraState.RUNNING, info=i) for i in (info, replace(info, notes=("asked 30, got 5",)))
+    )
+    with structlog.testing.capture_logs() as lines:
+        log = CameraLog("a")
+        for status in (CameraStatus("a", CameraState.CONNECTING), running, replace(TROUBLE, info=info), running, other):
+            log.state(status)
+    warned = [line["event"] for line in lines if line["log_level"] == "warning" and "asked" in line["event"]]
+    assert warned == ["asked MJPG, got YUYV", "asked 30 frames/s, got 10", "asked 30, got 5"]
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,15 @@ async def test_what_cannot_help_is_tried_again_rarely(serve: Serve, answer: str)
     assert status.next_try_s > 59
 
 
+async def test_a_damaged_file_is_tried_again_rarely(tmp_path: Path) -> None:
+    (tmp_path / "text.mp4").write_text("hello" * 100)
+    rig = make_rig(lossless(tmp_path / "text.mp4", retry=True), backoff=Backoff())
+    async with running(rig):
+        await rig.reached(lambda rig: rig.camera.status.state is S.BACKOFF)
+    assert rig.statuses[-1].fault is SourceFault.UNREADABLE
+    assert (rig.statuses[-1].next_try_s or 0) > 59
+
+
 async def test_without_retry_a_failure_is_the_end() -> None:
     rig = await play(lossless("/nothere.mp4"))
     assert rig.states == [S.CONNECTING, S.FAILED]

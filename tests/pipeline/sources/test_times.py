@@ -1,4 +1,4 @@
-"""What a source says of times, rates and rotation is passed on as it is, and never believed."""
+"""What a video says of its times, rate, rotation and depth is used or passed over by rules, and never believed."""
 
 import struct
 from collections.abc import Callable
@@ -76,3 +76,17 @@ async def test_a_raw_stream_s_claims_are_used_for_nothing(tmp_path: Path) -> Non
     assert rig.statuses[-1].reason is None
     assert rig.camera.status.info is not None
     assert rig.camera.status.info.frame_count is None
+
+
+async def test_of_a_video_of_16_bits_the_upper_8_are_kept(tmp_path: Path) -> None:
+    path = str(tmp_path / "gray16.mkv")
+    how = [cv2.VIDEOWRITER_PROP_DEPTH, cv2.CV_16U, cv2.VIDEOWRITER_PROP_IS_COLOR, 0]
+    writer = cv2.VideoWriter(path, cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*"FFV1"), 10.0, (64, 48), how)
+    assert writer.isOpened()
+    picture = np.linspace(0, 65535, 64 * 48).astype(np.uint16).reshape(48, 64)
+    writer.write(picture)
+    writer.release()
+    rig = await play(lossless(path), keep=True)
+    pixels = rig.frames[0].pixels
+    assert (pixels.dtype, pixels.shape) == (np.uint8, (48, 64, 3))
+    assert np.abs(pixels.astype(int) - (picture >> 8)[:, :, None]).max() <= 1, "FFmpeg may round"

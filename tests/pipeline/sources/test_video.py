@@ -1,12 +1,15 @@
 """What OpenCV says of a video's times."""
 
+from pathlib import Path
+
 import pytest
 
 from retinad.pipeline.errors import SourceError, SourceFault
-from retinad.pipeline.sources.opencv import Property, Stream
-from retinad.pipeline.sources.video import VideoReader, open_file
+from retinad.pipeline.sources import video
+from retinad.pipeline.sources.opencv import Backend, Property, Stream
+from retinad.pipeline.sources.video import VideoReader, open_file, open_stream
 
-from .rig import lossless
+from .rig import live, lossless
 
 
 class FakeStream(Stream):
@@ -55,3 +58,41 @@ def test_a_file_that_is_gone_when_it_is_opened_is_missing() -> None:
     with pytest.raises(SourceError, match="any more") as caught:
         open_file("/nothere.mp4", lossless("/nothere.mp4"))
     assert caught.value.fault is SourceFault.MISSING
+
+
+def test_a_forbidden_file_is_told_from_a_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(SourceError, match="owner or mode") as caught:
+        open_file("/a.mp4", lossless("/a.mp4"))
+    assert caught.value.fault is SourceFault.PERMISSION
+
+
+def test_the_backend_the_orientation_and_the_timeouts_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """OpenCV would choose another backend in silence, turn pictures or not by its release, and wait for 30 s."""
+    opened: list[tuple[object, ...]] = []
+
+    class Opened(FakeStream):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__()
+            opened.append(arguments)
+
+        def set(self, prop: Property, value: float) -> bool:
+            opened.append((prop, value))
+            return True
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(video, "Stream", Opened)
+    (tmp_path / "a.mp4").write_text("x")
+    for open_one, source in ((open_file, str(tmp_path / "a.mp4")), (open_stream, "rtsp://h/x")):
+        open_one(source, live(source, connect_timeout_s=3, stall_timeout_s=7)).close()
+        (path, backend, settings, *_), orientation = opened[-2:]
+        assert (path, backend, orientation) == (source, Backend.FFMPEG, (Property.AUTO_ORIENTATION, 1))
+        assert isinstance(settings, dict)
+        assert (settings[Property.OPEN_TIMEOUT_MS], settings[Property.READ_TIMEOUT_MS]) == (3000, 7000)
