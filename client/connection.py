@@ -11,7 +11,7 @@ import zmq.auth
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from .gaps import Gap, GapTracker, merge
+from .gaps import MAX_CAMERAS, Gap, GapTracker, merge
 from .record import Record, make_record
 from .wire import EndHeader, FeaturesHeader, HelloHeader, Kind, Message, decode, topic_prefix
 
@@ -100,7 +100,8 @@ class Connection:
         """
         if not self._subscription.latest_only:
             return next((make_record(message, gaps) for message, gaps in self._received()), None)
-        if self._take_latest() and self._subscription.receive_hwm <= self._superseded < BURST:
+        has_room = len(self._pending) < MAX_CAMERAS  # else a flood of names would be taken in faster than handed out
+        if has_room and self._take_latest() and self._subscription.receive_hwm <= self._superseded < BURST:
             return None  # the queue was full: newer messages are on their way into it until none comes for a while
         self._superseded = 0
         return make_record(*self._pending.pop(next(iter(self._pending)))) if self._pending else None

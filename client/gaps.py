@@ -38,6 +38,10 @@ class Gap:
         return f"{self.kind} {self.count} ({self.camera})"
 
 
+MAX_CAMERAS = 4096
+"""Cameras that a subscriber remembers, those it heard of last; a service runs 1024 at most. About 2 MB."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Position:
     instance: str
@@ -58,7 +62,7 @@ class GapTracker:
         last = self._last.get(header.camera)
         if last is not None and _is_past(here, last):
             return ()
-        self._last[header.camera] = here
+        self._remember(header.camera, here)
         if last is None:
             return ()
         jump = _jump(header.camera, last, here)
@@ -79,8 +83,16 @@ class GapTracker:
         seen = last.seq + 1 if header.stream_epoch == last.stream_epoch else 0
         if header.stream_epoch < last.stream_epoch or header.next_seq <= seen:
             return ()
-        self._last[header.camera] = _Position(last.instance, header.stream_epoch, header.next_seq - 1, last.source_seq)
+        self._remember(
+            header.camera, _Position(last.instance, header.stream_epoch, header.next_seq - 1, last.source_seq)
+        )
         return _positive(GapKind.WIRE_LOSS, header.camera, header.next_seq - seen)
+
+    def _remember(self, camera: str, position: _Position) -> None:
+        self._last.pop(camera, None)  # the order of the dict is that of hearing
+        self._last[camera] = position
+        if len(self._last) > MAX_CAMERAS:
+            del self._last[next(iter(self._last))]
 
 
 def merge(gaps: Iterable[Gap]) -> tuple[Gap, ...]:

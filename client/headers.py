@@ -17,6 +17,7 @@ TENSOR_PATTERN = "^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$"
 TENSOR_NAME_LENGTH = 128
 
 CameraName = Annotated[str, Meta(pattern=CAMERA_PATTERN)]
+Instance = Annotated[str, Meta(max_length=64)]
 Count = Annotated[int, Meta(ge=0)]
 Pixels = tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
 Affine = tuple[tuple[float, float, float], tuple[float, float, float]]
@@ -140,7 +141,7 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     camera: CameraName
-    instance: str
+    instance: Instance
     stream_epoch: Count
     seq: Count
     source_seq: Count
@@ -196,7 +197,7 @@ class StatusHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     camera: CameraName
-    instance: str = ""
+    instance: Instance = ""
     publish_unix_ns: int = 0
     state: Annotated[str, Meta(description="connecting | running | stalled | backoff | ended | failed")]
     reason: str | None = None
@@ -236,7 +237,7 @@ class EndHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     camera: CameraName
-    instance: str = ""
+    instance: Instance = ""
     publish_unix_ns: int = 0
     reason: str
     stream_epoch: int | None = None
@@ -268,7 +269,7 @@ class HelloHeader(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     schema: int = SCHEMA
-    instance: str = ""
+    instance: Instance = ""
     publish_unix_ns: int = 0
     version: str = ""
     versions: dict[str, str] = {}

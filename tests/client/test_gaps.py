@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from retinad.client.gaps import Gap, GapKind, GapTracker, merge
+from retinad.client.gaps import MAX_CAMERAS, Gap, GapKind, GapTracker, merge
 from retinad.client.wire import EndHeader, ModelHeader, RecordFields
 
 
@@ -87,3 +87,15 @@ def test_an_end_before_any_record_is_no_gap() -> None:
 def test_gaps_of_skipped_records_add_up() -> None:
     merged = merge([Gap(GapKind.WIRE_LOSS, "a", 1), Gap(GapKind.RESTART, "a", 1), Gap(GapKind.WIRE_LOSS, "a", 2)])
     assert merged == (Gap(GapKind.WIRE_LOSS, "a", 3), Gap(GapKind.RESTART, "a", 1))
+
+
+def test_only_the_cameras_heard_of_last_are_remembered() -> None:
+    """Names without end must not fill the memory; a camera that goes on is not forgotten for them."""
+    tracker = GapTracker()
+    tracker.before_record(record(0, 0, camera="goes-on"))
+    tracker.before_record(record(0, 0, camera="falls-silent"))
+    for number in range(MAX_CAMERAS - 1):
+        tracker.before_record(record(0, 0, camera=f"other{number}"))
+        tracker.before_record(record(number + 1, number + 1, camera="goes-on"))
+    assert tracker.before_record(record(MAX_CAMERAS + 8, MAX_CAMERAS + 8, camera="goes-on"))
+    assert not tracker.before_record(record(9, 9, camera="falls-silent"))

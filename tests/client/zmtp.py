@@ -1,0 +1,65 @@
+"""A peer that speaks ZeroMQ's wire protocol (ZMTP 3.0, rfc.zeromq.org/spec/23) byte by byte, so that it can lie."""
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+MORE, LONG, COMMAND = 1, 2, 4
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+
+
+def frame(body: bytes, flags: int = 0, claimed: int | None = None) -> bytes:
+    """One frame, which may claim a size that is not its own."""
+    size = len(body) if claimed is None else claimed
+    long = bool(flags & LONG) or size > 255
+    return bytes([flags | LONG * long]) + (struct.pack(">Q", size) if long else bytes([size])) + body
+
+
+READY = frame(b"\x05READY\x0bSocket-Type" + struct.pack(">I", 3) + b"PUB", COMMAND)
+
+
+def message(parts: Sequence[bytes]) -> bytes:
+    """The frames of a message."""
+    return b"".join(frame(part, MORE) for part in parts[:-1]) + frame(parts[-1])
+
+
+@contextmanager
+def peer(first: bytes, later: bytes, *, greets: bool = True) -> Iterator[str]:
+    """Listens; sends `first` to whoever connects first and closes, and `later` to all after it.
+
+    Args:
+        first, later: what comes after the handshake.
+        greets: whether the first connection gets a handshake.
+
+    Yields:
+        its endpoint.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_serve, args=(listener, first, later, greets), daemon=True)
+        thread.start()
+        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def _serve(listener: socket.socket, first: bytes, later: bytes, greets: bool) -> None:
+    with suppress(OSError):
+        _talk(listener.accept()[0], first, greets=greets, patience_s=0.02)
+        while True:
+            _talk(listener.accept()[0], later, greets=True, patience_s=5.0)
+
+
+def _talk(connection: socket.socket, data: bytes, *, greets: bool, patience_s: float) -> None:
+    with connection, suppress(OSError):
+        connection.settimeout(5.0)
+        if greets:  # what comes before both have said that they are ready is no message
+            connection.sendall(GREETING + READY)
+            heard = b""
+            while b"READY" not in heard:
+                heard += connection.recv(4096)
+        connection.sendall(data)
+        connection.settimeout(patience_s)
+        while connection.recv(65536):  # to close at once would take back what was sent
+            pass
