@@ -2,9 +2,11 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import anyio
 import structlog
@@ -160,26 +162,27 @@ class _Service:
         cameras = Cameras(tasks, self._queues, worker, delivery, announcer, self._edges.make_camera, states)
         description.models, description.cameras = (publisher.model,), lambda: cameras.reports
         limit_s, heartbeat_s = self._config.model.step_timeout_s, self._config.publish.heartbeat_s
+        reporting = partial(report, cameras, announcer, publisher, self._notifier, self._lag, heartbeat_s)
         with _ends_told(cameras):
             async with tasks:
                 tasks.start_soon(pump, self._queues, worker, delivery, self._config.model.max_batch, name="pump")
                 tasks.start_soon(end_when_hung, worker, limit_s, name="end when hung")
                 tasks.start_soon(beat, publisher, worker, self._notifier, self._lag, name="beat")
-                tasks.start_soon(
-                    report, cameras, announcer, publisher, self._notifier, self._lag, heartbeat_s, name="report"
-                )
                 times = self._edges.start_up.ready(load_times)
                 log_start(model, publisher.endpoints, self._config, self._edges.versions, times)
                 self._notifier.ready()
                 await cameras.apply(self._config.cameras)
-                await self._until_stop(cameras, publisher)
+                await self._until_stop(cameras, publisher, reporting)
                 self._notifier.stopping()
                 await cameras.stop()
                 tasks.cancel_scope.cancel()
         return self._exit_code(cameras)
 
-    async def _until_stop(self, cameras: Cameras, publisher: Publisher) -> None:
+    async def _until_stop(
+        self, cameras: Cameras, publisher: Publisher, reporting: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
         async with anyio.create_task_group() as waiting:
+            waiting.start_soon(reporting, name="report")  # not while cameras end: no status of one follows its end
             waiting.start_soon(self._reload_when_asked, cameras, publisher, name="reload")
             if self._config.exit_when_done:
                 waiting.start_soon(self._stop_when_done, cameras, name="stop when done")

@@ -19,6 +19,7 @@ from retinad.client import EndRecord, FeaturesRecord, Record, StatusRecord
 from retinad.daemon import load, service
 from retinad.daemon.config import load_config
 from retinad.daemon.exit_codes import ExitCode
+from retinad.daemon.groups import only_error
 from retinad.daemon.service import Edges, serve
 from retinad.daemon.systemd import Notifier
 from retinad.pipeline.config import ModelConfig
@@ -74,7 +75,7 @@ class Service:
             try:
                 return anyio.run(main)
             except BaseExceptionGroup as group:
-                raise service._only_error(group) from None
+                raise only_error(group) from None
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

@@ -159,6 +159,22 @@ def test_a_signal_ends_every_camera_in_order_with_counters_that_add_up(tmp_path:
     assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
+def test_nothing_is_said_of_a_camera_after_its_end(tmp_path: Path) -> None:
+    """While others take their time to end, a status would say of it that it runs."""
+    config = write_config(tmp_path, "".join(camera(name, "synthetic:?fps=20&width=160&height=120") for name in "ab"))
+    often = {"RETINAD_PUBLISH__HEARTBEAT_S": "0.1"}
+    with subscriber(tmp_path) as records_in, running(config, env=often) as service:
+        receive_until(records_in, record_of("a", 5))
+        os.kill(processes_of(service.process.pid)[1], signal.SIGSTOP)  # it has to be killed, after 0.3 s
+        service.process.send_signal(signal.SIGTERM)
+        records = receive_until(records_in, is_end)
+        records += receive_until(records_in, is_end)
+        assert service.process.wait(10) == 0
+    first = next(record for record in records if isinstance(record, EndRecord))
+    after = records[records.index(first) + 1 :]
+    assert {record.camera for record in after if not isinstance(record, HelloRecord)} == {"a", "b"} - {first.camera}
+
+
 def test_a_reload_exchanges_cameras_and_the_others_lose_nothing(tmp_path: Path) -> None:
     stays = camera("stays", "synthetic:?fps=40&width=160&height=120", mode="lossless")
     config = write_config(tmp_path, stays + camera("goes", "synthetic:?fps=40&width=160&height=120"))
