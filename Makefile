@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CONFIG ?= config.toml
+# How long `make soak` lets everything go wrong around the service.
+MINUTES ?= 60
 comma := ,
 # With a GPU its packages come along.
 EXTRAS := server$(if $(shell command -v nvidia-smi),$(comma)gpu)
@@ -38,7 +40,7 @@ bench: $(VENV)/dev-$(STATE)
 	$(BIN)/python tests/benchmarks/publish.py
 
 soak: $(VENV)/dev-$(STATE)
-	$(BIN)/python -m pytest -m soak -s
+	SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak -s
 
 install: $(VENV)/dev-$(STATE)
 
