@@ -5,8 +5,13 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 
+from retinad.daemon.cameras import PACE_S, CameraReport
 from retinad.daemon.loop_lag import LoopLag
-from retinad.daemon.report import FrameRate, beat
+from retinad.daemon.report import FrameRate, beat, report
+from retinad.pipeline.config import CameraConfig
+from retinad.pipeline.frame_queue import FrameCounters
+from retinad.pipeline.publisher import PublisherStatistics
+from retinad.pipeline.sources.camera import CameraState, CameraStatus
 
 pytestmark = pytest.mark.anyio
 
@@ -16,6 +21,9 @@ INTERVAL_S = 0.1
 class Publisher:
     def __init__(self) -> None:
         self.polls = 0
+
+    def statistics(self) -> PublisherStatistics:
+        return PublisherStatistics()
 
     def poll(self) -> None:
         self.polls += 1
@@ -30,6 +38,9 @@ class Worker:
 class Notifier:
     watchdog_interval_s: float | None
     fed_at: list[float] = field(default_factory=list)
+
+    def status(self, text: str) -> None:
+        return
 
     def watchdog(self) -> None:
         self.fed_at.append(anyio.current_time())
@@ -63,6 +74,45 @@ async def test_without_a_watchdog_nothing_is_fed() -> None:
     notifier = Notifier(None)
     await beat_for(0.1, Worker(0.0), notifier)
     assert notifier.fed_at == []
+
+
+@dataclass
+class Cameras:
+    reports: list[CameraReport]
+    ended: set[str]
+
+    def report(self, camera: str) -> CameraReport | None:
+        return None if camera in self.ended else next(one for one in self.reports if one.config.name == camera)
+
+
+class Announcer:
+    def __init__(self) -> None:
+        self.told: list[tuple[float, str]] = []
+
+    def camera_changed(self, status: CameraStatus, counters: FrameCounters) -> None:
+        self.told.append((anyio.current_time(), status.camera))
+
+
+async def test_many_cameras_are_told_of_at_a_pace_and_none_that_is_gone() -> None:
+    """All at once would be more than a subscriber's queue may hold."""
+    names = [f"cam{number}" for number in range(32)]
+    reports = [
+        CameraReport(CameraConfig(n, "synthetic:"), CameraStatus(n, CameraState.RUNNING), FrameCounters(), 0)
+        for n in names
+    ]
+    announcer = Announcer()
+    with anyio.move_on_after(0.3):
+        await report(
+            Cameras(reports, {"cam7"}),  # type: ignore[arg-type]
+            announcer,  # type: ignore[arg-type]
+            Publisher(),  # type: ignore[arg-type]
+            Notifier(None),  # type: ignore[arg-type]
+            LoopLag(0.01),
+            0.01,
+        )
+    first = announcer.told[: len(names) - 1]
+    assert [name for _, name in first] == [name for name in names if name != "cam7"]
+    assert first[-1][0] - first[0][0] >= 30 * PACE_S
 
 
 async def test_the_rate_is_that_since_the_last_reading() -> None:

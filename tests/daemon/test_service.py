@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -335,6 +336,22 @@ def test_a_signal_while_libraries_load_is_a_clean_end(tmp_path: Path, number: in
         service.notified("STATUS=loading")
         code, took_s = service.stop(number)
         assert (code, took_s < 3.0) == (0, True)
+
+
+def test_a_reload_asked_for_before_anything_is_imported_is_done_once_the_service_is_up(tmp_path: Path) -> None:
+    """It would end the process otherwise, and for systemd that is no failure."""
+    with running(write_config(tmp_path, camera("a", "synthetic:"))) as service:
+        status, deadline = Path(f"/proc/{service.process.pid}/status"), time.monotonic() + 5
+        while not re.search(r"^SigBlk:\s*[0-9a-f]*[13579bdf]$", status.read_text(), re.MULTILINE):
+            assert time.monotonic() < deadline, "SIGHUP is never blocked"
+        libraries = Path(f"/proc/{service.process.pid}/maps").read_text()
+        service.process.send_signal(signal.SIGHUP)
+        assert not any(name in libraries for name in ("pydantic", "numpy", "zmq", "torch"))
+        service.notified("READY=1")
+        service.notified("RELOADING=1")
+        service.notified("READY=1")
+        assert service.stop()[0] == 0
+    assert any(line["event"] == "reloaded" for line in log_of(service))
 
 
 def test_a_reload_that_never_comes_back_does_not_keep_the_service_from_stopping(tmp_path: Path) -> None:
