@@ -15,9 +15,12 @@ from retinad.pipeline.worker import Worker
 from .announce import Announcer
 from .cameras import PACE_S, CameraReport, Cameras
 from .loop_lag import LoopLag
+from .rate_limit import RateLimit
 from .systemd import Notifier
 
 _LOOK_S = 0.2
+_SLOW_LOG_S = 10.0
+"""One line at most in this time, whatever number of subscribers does not keep up."""
 
 _log = structlog.get_logger("retinad")
 
@@ -67,7 +70,7 @@ async def report(
     interval_s: float,
 ) -> None:
     """Publish every camera's status, log the frame rate, and show it in `systemctl status`, every `interval_s`."""
-    rate = FrameRate()
+    rate, slow, limit = FrameRate(), set[str](), RateLimit(_SLOW_LOG_S)
     while True:
         await anyio.sleep(interval_s)
         reports = cameras.reports
@@ -87,6 +90,15 @@ async def report(
             peers=statistics.peers,
             loop_lag_ms=lag.worst_ms,
         )
+        slow.update(publisher.take_slow_peers())
+        if slow and limit.admit("slow") is not None:
+            _log.warning(
+                "subscribers do not keep up, and lose messages",
+                peers=sorted(slow),
+                kept_messages=statistics.send_hwm,
+                advice="read faster, subscribe to fewer cameras, publish fewer layers, or raise publish.buffer_mb",
+            )
+            slow.clear()
         if statistics.keys_error is not None:
             _log.error("the authorised keys cannot be read; those read last still hold", problem=statistics.keys_error)
         lag.reset()

@@ -21,6 +21,7 @@ from retinad.client.wire import Buffer
 from .config import CurveConfig, PublishConfig
 from .endpoints import ipc_path, is_ipv6
 from .errors import PublishError
+from .peers import Peers
 from .zap import ZAP_ENDPOINT, zap_reply
 
 LINGER_MS = 500
@@ -67,6 +68,7 @@ class PublishSocket:
         disconnected: those of them that are gone.
         handshake_failures: those that failed their handshake.
         unauthorized: CURVE clients turned away since their key is not in the list.
+        peers: those connected now, and how they read.
     """
 
     def __init__(self, context: _Context, config: PublishConfig, send_hwm: int) -> None:
@@ -75,6 +77,7 @@ class PublishSocket:
         self.disconnected = 0
         self.handshake_failures = 0
         self.unauthorized = 0
+        self.peers = Peers()
         self._owner = threading.get_ident()
         self._keys = _AuthorizedKeys(config.curve.authorized_keys_dir) if config.curve else None
         self._data = context.socket(zmq.XPUB)
@@ -121,7 +124,9 @@ class PublishSocket:
         """Count the connections that came and went, and answer those that ask to be let in."""
         self._check_thread()
         for message in _waiting(self._monitor):
-            self._count(parse_monitor_message(message)["event"])
+            event = parse_monitor_message(message)
+            self._count(event["event"], event["value"])
+        self.peers.look()
         if self._keys is not None:
             self._answer(self._keys.current())
 
@@ -132,7 +137,11 @@ class PublishSocket:
         for socket in (self._monitor, self._access, self._data):
             socket.close()
 
-    def _count(self, event: int) -> None:
+    def _count(self, event: int, value: int) -> None:
+        if event == zmq.EVENT_ACCEPTED:
+            self.peers.came(value)
+        elif event == zmq.EVENT_DISCONNECTED:
+            self.peers.went(value)
         self.accepted += event == zmq.EVENT_ACCEPTED
         self.disconnected += event == zmq.EVENT_DISCONNECTED
         self.handshake_failures += bool(event & _FAILED)

@@ -97,8 +97,8 @@ class Publisher:
         config: where and how.
         model: what makes the features, named in every record; may be replaced by assigning `model`.
         largest_message_bytes: size of the largest record: with it `buffer_mb` becomes a number of messages, at least 2.
-        burst_messages: records that leave in one go at most, one a camera. The queue holds as many whatever `buffer_mb`
-            says: a shorter one would drop some of each burst even for a subscriber that keeps up (measured).
+        burst_messages: records that leave in one go at most, one a camera. The queue has room for as many whatever
+            `buffer_mb` says: a shorter one would drop some of each burst even for a subscriber that keeps up (measured).
         describe: gives the present content of `hello`; the fields that the publisher knows itself are filled in.
         instance: random for each start of the service; None for a new one.
     """
@@ -116,7 +116,8 @@ class Publisher:
         self.model = model
         self.instance = instance or secrets.token_hex(8)
         self._config = config
-        self._send_hwm = max(2, burst_messages, config.buffer_mb * (1 << 20) // max(1, largest_message_bytes))
+        # A pipe learns of half its length of messages that were read at a time: twice the burst leaves room for it.
+        self._send_hwm = max(2, 2 * burst_messages - 1, config.buffer_mb * (1 << 20) // max(1, largest_message_bytes))
         self._describe = describe
         self._resources = ExitStack()
         self._socket: PublishSocket | None = None
@@ -241,6 +242,10 @@ class Publisher:
             self._hello_due_s = min(self._hello_due_s, self._hello_sent_s + HELLO_INTERVAL_S)
         if time.monotonic() >= self._hello_due_s:
             self.publish_hello()
+
+    def take_slow_peers(self) -> tuple[str, ...]:
+        """Names of the subscribers that did not keep up since the last call."""
+        return self._opened().peers.take_slow()
 
     def statistics(self) -> PublisherStatistics:
         """The counters since the publisher was opened."""

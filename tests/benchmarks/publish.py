@@ -8,9 +8,12 @@ import multiprocessing as mp
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection
 
 import numpy as np
+import zmq
 
 from retinad.client import FeaturesRecord, Subscriber
 from retinad.client.wire import HelloHeader, ModelHeader
@@ -35,25 +38,56 @@ def subscribe(endpoint: str, messages: int, pipe: Connection) -> None:
             pipe.send((time.monotonic_ns() - record.capture_monotonic_ns, len(record.gaps)))
 
 
+def never_read(endpoint: str, pipe: Connection) -> None:
+    """Subscribe to everything, and read nothing."""
+    with zmq.Context() as context, context.socket(zmq.SUB) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVHWM, 1)
+        socket.subscribe(b"")
+        socket.connect(endpoint)
+        pipe.poll(None)
+
+
+@contextmanager
+def stuck_subscriber(publisher: Publisher) -> Iterator[None]:
+    """One more subscriber meanwhile, which never reads."""
+    ours, theirs = mp.get_context("spawn").Pipe()
+    others = publisher.statistics().subscriptions_total
+    process = mp.get_context("spawn").Process(target=never_read, args=(publisher.endpoints[0], theirs))
+    process.start()
+    while publisher.statistics().subscriptions_total == others:
+        publisher.poll()
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        ours.send(None)
+        process.join()
+
+
 def features(seq: int, data: "np.ndarray") -> Features:
     stamp = FrameStamp("bench", 0, seq, time.time_ns(), time.monotonic_ns(), None, (640, 480))
     tensor = FeatureTensor("layer0/patch", 0, TokenGroup.PATCH, data)
     return Features(stamp, 0, seq, True, frozenset(), (518, 392), (28, 37), ((1, 0, 0), (0, 1, 0)), (tensor,))
 
 
-def measure(endpoint: str, message_bytes: int, messages: int, in_flight: int) -> tuple[float, list[float]]:
-    """GB/s, and the age in milliseconds of each record at the subscriber."""
+def measure(
+    endpoint: str, message_bytes: int, messages: int, in_flight: int, *, beside_stuck: bool = False
+) -> tuple[float, list[float]]:
+    """GB/s, and the age in milliseconds of each record at the subscriber, alone or beside one that never reads."""
     config = PublishConfig(endpoints=(endpoint,), buffer_mb=max(1, 2 * in_flight * message_bytes >> 20))
     ours, theirs = mp.get_context("spawn").Pipe()
-    with Publisher(
+    publisher = Publisher(
         config,
         model=ModelHeader(name="bench", weights="random:0"),
         largest_message_bytes=message_bytes,
         describe=HelloHeader,
-    ) as publisher:
+    )
+    with publisher, stuck_subscriber(publisher) if beside_stuck else nullcontext():
+        known = publisher.statistics().subscriptions_total
         reader = mp.get_context("spawn").Process(target=subscribe, args=(publisher.endpoints[0], messages, theirs))
         reader.start()
-        while publisher.statistics().subscriptions_total < 2:
+        while publisher.statistics().subscriptions_total < known + 2:
             publisher.poll()
             time.sleep(0.01)
         payloads = [np.full(message_bytes // 2, seq, np.float16) for seq in range(in_flight + 2)]
@@ -93,12 +127,23 @@ def main() -> int:
         results = [
             (case, *max((measure(*case) for _ in range(ROUNDS)), key=lambda result: result[0])) for case in cases
         ]
+        alone_ms, beside_ms = (
+            min(
+                float(np.percentile(measure(f"ipc://{folder}/s", 1_000_000, 1000, 1, beside_stuck=stuck)[1], 99))
+                for _ in range(ROUNDS)
+            )
+            for stuck in (False, True)
+        )
     for (endpoint, message_bytes, _, in_flight), rate, ages_ms in results:
         p50, p99 = np.percentile(ages_ms, (50, 99))
         print(
             f"publish {endpoint[:3]} {message_bytes / 1e6:6.2f} MB, {in_flight} in flight: {rate:5.2f} GB/s, "
             f"{len(ages_ms)} records, publish to numpy p50 {p50:.2f} ms, p99 {p99:.2f} ms"
         )
+    print(
+        f"publish ipc   1.00 MB, 1 in flight, beside a subscriber that never reads: p99 {beside_ms:.2f} ms, "
+        f"without it {alone_ms:.2f} ms"
+    )
     return 0 if results[0][1] >= 1 else 1
 
 

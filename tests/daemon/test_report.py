@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from retinad.daemon.cameras import PACE_S, CameraReport
 from retinad.daemon.loop_lag import LoopLag
@@ -24,6 +25,9 @@ class Publisher:
 
     def statistics(self) -> PublisherStatistics:
         return PublisherStatistics()
+
+    def take_slow_peers(self) -> tuple[str, ...]:
+        return ("127.0.0.1:5", "process 7")
 
     def poll(self) -> None:
         self.polls += 1
@@ -101,7 +105,7 @@ async def test_many_cameras_are_told_of_at_a_pace_and_none_that_is_gone() -> Non
         for n in names
     ]
     announcer = Announcer()
-    with anyio.move_on_after(0.3):
+    with capture_logs() as log, anyio.move_on_after(0.3):
         await report(
             Cameras(reports, {"cam7"}),  # type: ignore[arg-type]
             announcer,  # type: ignore[arg-type]
@@ -110,6 +114,8 @@ async def test_many_cameras_are_told_of_at_a_pace_and_none_that_is_gone() -> Non
             LoopLag(0.01),
             0.01,
         )
+    (line,) = (line for line in log if "do not keep up" in line["event"])
+    assert line["peers"] == ["127.0.0.1:5", "process 7"]
     first = announcer.told[: len(names) - 1]
     assert [name for _, name in first] == [name for name in names if name != "cam7"]
     assert first[-1][0] - first[0][0] >= 30 * PACE_S

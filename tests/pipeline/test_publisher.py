@@ -213,7 +213,7 @@ def test_a_subscriber_that_never_reads_costs_the_budget_and_no_more() -> None:
 def test_the_queue_holds_a_burst_of_all_cameras_whatever_the_budget() -> None:
     publisher = make_publisher(largest_message_bytes=4_000_000, buffer_mb=1, burst_messages=16)
     with publisher, Subscriber(publisher.endpoints[0]) as subscriber:
-        assert publisher.statistics().send_hwm == 16
+        assert publisher.statistics().send_hwm == 31
         poll_until(publisher, "subscriptions_total", 2)
         for step in range(5):
             for camera in range(16):
@@ -713,6 +713,25 @@ def test_subscribers_that_come_and_go_leave_nothing_behind() -> None:
             time.sleep(0.01)
         statistics = publisher.statistics()
     assert (statistics.peers, statistics.connections_total, statistics.handshake_failures) == (0, 60, 0)
+
+
+def test_subscribers_that_come_and_go_cost_a_steady_one_nothing_and_the_counters_add_up() -> None:
+    with make_publisher() as publisher, Subscriber(publisher.endpoints[0], timeout_s=5) as steady:
+        poll_until(publisher, "subscriptions_total", 2)
+        first = publisher.statistics()
+        for seq in range(5000):
+            if seq % 100 == 0:
+                with raw_subscriber(publisher.endpoints[0], b"features/"):
+                    poll_until(publisher, "subscriptions_total", 3 + seq // 100)
+            publish(publisher, "cam1", seq)
+            record = steady.receive()
+            assert isinstance(record, FeaturesRecord)
+            assert (record.seq, record.gaps) == (seq, ())
+        poll_until(publisher, "disconnected_total", 50)
+        last = publisher.statistics()
+    assert (last.peers, last.connections_total, last.disconnected_total) == (1, 51, 50)
+    hellos = last.hello_messages - first.hello_messages
+    assert last.sent_messages - first.sent_messages == 5000 + hellos
 
 
 def test_polling_and_publishing_without_peers_is_cheap() -> None:
