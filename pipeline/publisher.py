@@ -97,8 +97,8 @@ class Publisher:
         config: where and how.
         model: what makes the features, named in every record; may be replaced by assigning `model`.
         largest_message_bytes: size of the largest record: with it `buffer_mb` becomes a number of messages, at least 2.
-        burst_messages: records that leave in one go at most, one a camera. The queue has room for as many whatever
-            `buffer_mb` says: a shorter one would drop some of each burst even for a subscriber that keeps up (measured).
+        burst_messages: records that leave in one go at most, one a camera. The queue has room for them whatever
+            `buffer_mb` says: else some of each burst would be dropped even for a subscriber that keeps up (measured).
         describe: gives the present content of `hello`; the fields that the publisher knows itself are filled in.
         instance: random for each start of the service; None for a new one.
     """
@@ -116,7 +116,8 @@ class Publisher:
         self.model = model
         self.instance = instance or secrets.token_hex(8)
         self._config = config
-        # A pipe learns of half its length of messages that were read at a time: twice the burst leaves room for it.
+        # libzmq tells a queue's writer of what was read once that is half the queue's length: of 16 places only 9 may
+        # be known to be free though all are (measured). A whole burst always fits into one of twice its length.
         self._send_hwm = max(2, 2 * burst_messages - 1, config.buffer_mb * (1 << 20) // max(1, largest_message_bytes))
         self._describe = describe
         self._resources = ExitStack()
