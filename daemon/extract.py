@@ -25,12 +25,13 @@ from retinad.pipeline.config import CameraConfig, CaptureMode, ModelConfig, Resi
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import SourceError, StateError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue
-from retinad.pipeline.frames import Frame, Outcome, Size
-from retinad.pipeline.run_length import Room, longest_run
+from retinad.pipeline.frames import Flag, Frame, Outcome, Size
+from retinad.pipeline.run_length import RUNS, Room, longest_run
 from retinad.pipeline.saved_stream import ModelIdentity
 from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus
 from retinad.pipeline.sources.capture import probe
 from retinad.pipeline.sources.messages import SourceInfo
+from retinad.pipeline.sources.parse import PathSpec, parse_source
 from retinad.pipeline.sources.redact import mask
 from retinad.pipeline.worker import Worker
 
@@ -43,6 +44,9 @@ from .load import open_engine
 
 CAMERA = "input"
 """What the stream is called in the engine."""
+
+_WRITE_BEHIND = 32
+"""Frames whose features wait to be written at most: a shard is written at once, and the model runs on meanwhile."""
 
 _NAMED = 20
 """Frames without features that are named at the end, at most; the index has all."""
@@ -156,13 +160,12 @@ class _Job:
     async def _open_output(self, worker: Worker[Engine], before: Index | None, size: Size) -> Output:
         wanted = self._wanted
         model = await worker.run(lambda engine: engine.description)
-        run_frames = wanted.run_frames
-        if run_frames is None and before is not None:
-            run_frames = before.settings.stream.run_frames
-        elif run_frames is None:
-            run_frames = await worker.run(lambda engine: _longest_run(wanted, size))
+        runs = (wanted.run_frames,) if wanted.run_frames is not None else RUNS
+        if wanted.run_frames is None and before is not None:
+            runs = (before.settings.stream.run_frames,)
+        run_frames = await worker.run(lambda engine: _longest_run(wanted, size, runs))
         settings = Settings(
-            source=self._masked(wanted.source),
+            source=self._masked(_whole_name(wanted.source)),
             resize=wanted.resize,
             image_width=wanted.model.image_width,
             model_name=wanted.model.name,
@@ -190,7 +193,7 @@ class _Job:
         config = self._camera_config(output.index.settings.stream)
         queue = FrameQueue(config.mode, config.waiting_frames, config.run, FrameCounters(), self._wake, 0)
         camera = Camera(config, queue, _ignore, on_log=self._reporter.hear)
-        send, receive = anyio.create_memory_object_stream[_Done](1)
+        send, receive = anyio.create_memory_object_stream[_Done](max(1, _WRITE_BEHIND // config.run))
         self._reporter.begin(output.frames)
         async with anyio.create_task_group() as writing:
             writing.start_soon(self._write, receive, output, total, name="write")
@@ -290,6 +293,9 @@ class _Job:
             f"{self._wanted.out} is complete: {index.frames} frames; {index.unreadable} unreadable, "
             f"{len(index.failures)} failed"
         )
+        spoilt = sum(Flag.NAN in frame.flags for shard in index.shards for frame in shard.frames)
+        if spoilt:
+            self._reporter.say(f"{spoilt} of them have numbers that are not finite (flag {Flag.NAN})")
         if self._wanted.model.random_weights:
             self._reporter.say("the weights are random: the features mean nothing (set model.checkpoint)")
         return ExitCode.OK if index.frames else ExitCode.NO_INPUT
@@ -307,6 +313,11 @@ class _Job:
         self._news.set()
 
 
+def _whole_name(source: str) -> str:
+    spec = parse_source(source)
+    return str(Path(spec.path).absolute()) if isinstance(spec, PathSpec) else source
+
+
 def _ignore(status: CameraStatus) -> None:
     """Does nothing with a state."""
 
@@ -315,14 +326,15 @@ def _step(frames: list[Frame], engine: Engine) -> list[Outcome]:
     return engine.step(frames)
 
 
-def _longest_run(wanted: Extraction, size: Size) -> int:
+def _longest_run(wanted: Extraction, size: Size, runs: Sequence[int]) -> int:
+    asked = runs[0] if len(runs) == 1 else wanted.stream.run_frames
     room = Room.of(torch.device(wanted.model.device))
     if room is None:
-        return wanted.stream.run_frames
+        return asked
     try:
-        return longest_run(wanted.model, wanted.stream, size, wanted.resize, room)
+        return longest_run(wanted.model, wanted.stream, size, wanted.resize, room, runs)
     except ValueError:
-        return wanted.stream.run_frames  # such a picture cannot be fitted: the engine says so of each
+        return asked  # such a picture cannot be fitted: the engine says so of each
 
 
 def _save(path: Path, engine: Engine) -> bool:

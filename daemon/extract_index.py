@@ -29,7 +29,7 @@ class Settings:
     """What must be the same for a job to go on.
 
     Attributes:
-        source: the recording, passwords masked.
+        source: the recording, a path from the root on, passwords masked.
         resize: how pictures are fitted to the model.
         image_width: width in pixels that they are fitted to.
         model_name: the preset.

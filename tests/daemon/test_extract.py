@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -27,8 +28,9 @@ from retinad.daemon.exit_codes import ExitCode, JobError
 from retinad.daemon.extract import Extraction
 from retinad.daemon.extract_index import FrameEntry, Index, read_index
 from retinad.daemon.extract_progress import Reporter, progress_line
+from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError
-from retinad.pipeline.frames import Outcome
+from retinad.pipeline.frames import Frame, Outcome
 
 from .service_rig import receive_until, running, subscriber, write_config, write_frames
 from .test_service import camera, features_of, is_end
@@ -249,6 +251,46 @@ def test_a_signal_or_a_kill_costs_no_frame(tmp_path: Path) -> None:
 def _frames(folder: Path) -> int:
     index = read_index(folder)
     return 0 if index is None else index.frames
+
+
+def test_the_memory_of_delta_blocks_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = wanted(tmp_path, SCENE.replace("=40", "=9"))
+    network = replace(settings.model.network, mixers=("kda", "attention"))
+    settings = replace(settings, model=replace(settings.model, network=network))
+    play(replace(settings, out=tmp_path / "whole"))
+    with monkeypatch.context() as patch:
+        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 6))
+        with pytest.raises(Killed):
+            play(settings)
+    assert "going on with frame" in play(settings)[1]
+    assert_same(tmp_path / "out", tmp_path / "whole")
+
+
+def test_the_model_runs_on_while_a_shard_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, write = job._step, job._write
+    later, steps = threading.Event(), iter(range(100))
+    met: list[bool] = []
+
+    def counted(frames: list[Frame], engine: Engine) -> list[Outcome]:
+        if next(steps) == 2:
+            later.set()
+        return step(frames, engine)
+
+    def slow(output: extract_output.Output, done: object) -> None:
+        met.append(later.wait(10))
+        write(output, done)
+
+    monkeypatch.setattr(job, "_step", counted)
+    monkeypatch.setattr(job, "_write", slow)
+    play(wanted(tmp_path, SCENE.replace("=40", "=8"), save_every_s=60.0))
+    assert met[0], "the third step does not wait for the first one's features to be written"
+
+
+def test_a_path_is_the_same_recording_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_frames(tmp_path / "pictures", 3)
+    play(wanted(tmp_path, tmp_path / "pictures"))
+    monkeypatch.chdir(tmp_path)
+    assert "is complete" in play(wanted(tmp_path, "pictures"))[1]
 
 
 def test_a_finished_job_is_left_alone(whole: Path) -> None:
