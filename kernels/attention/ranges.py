@@ -3,7 +3,7 @@
 import torch
 
 from ..kda.backend import runs_triton
-from .checks import check_inputs
+from .checks import AttentionShape, check_inputs
 from .reference import attend_ranges_reference
 
 
@@ -41,5 +41,17 @@ def attend_ranges(
 
     from .ranges_triton import launch_ranges
 
-    launch_ranges(shape, query, memory, ranges, out)
+    if suits_hopper(shape, query, memory):
+        from .ranges_hopper import launch_hopper
+
+        launch_hopper(shape, query, memory, ranges, out)
+        launch_ranges(shape, query, memory, ranges, out, repair=True)
+    else:
+        launch_ranges(shape, query, memory, ranges, out)
     return out
+
+
+def suits_hopper(shape: AttentionShape, query: torch.Tensor, memory: torch.Tensor) -> bool:
+    """Whether the kernel for Hopper GPUs can do a checked call: heads of 64 or 128, a memory in query's dtype."""
+    fits = shape.D in (64, 128) and memory.dtype == query.dtype and min(shape.S, shape.P, shape.T, shape.R) > 0
+    return fits and query.device.type == "cuda" and torch.cuda.get_device_capability(query.device) == (9, 0)

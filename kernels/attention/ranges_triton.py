@@ -1,4 +1,7 @@
-"""The Triton kernel of `attend_ranges`, in a file of its own so that importing the wrapper needs no triton."""
+"""The Triton kernel of `attend_ranges`: for any device and dtype of memory, and for what `ranges_hopper` gives up.
+
+In a file of its own so that importing the wrapper needs no triton.
+"""
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -15,17 +18,22 @@ BLOCK_P, BLOCK_N, NUM_WARPS, NUM_STAGES = 64, 128, 4, 3
 
 
 def launch_ranges(
-    shape: AttentionShape, query: torch.Tensor, memory: torch.Tensor, ranges: torch.Tensor, out: torch.Tensor
+    shape: AttentionShape,
+    query: torch.Tensor,
+    memory: torch.Tensor,
+    ranges: torch.Tensor,
+    out: torch.Tensor,
+    repair: bool = False,
 ) -> None:
-    """Write `out` for checked arguments."""
+    """Write `out` for checked arguments; with `repair` only where it holds what is not finite."""
     programs = triton.cdiv(shape.P, BLOCK_P) * shape.H * shape.S
     if programs == 0:
         return
     ranges_kernel[(programs,)](
         query, memory, ranges, out,
-        shape.D**-0.5 / math.log(2), shape.P,
+        shape.D**-0.5 / math.log(2), shape.P, shape.R,
         query.stride(0), query.stride(1), memory.stride(0), out.stride(0), out.stride(1),
-        shape.H, shape.D, shape.R, BLOCK_P, BLOCK_N, dot_dtype(query),
+        shape.H, shape.D, BLOCK_P, BLOCK_N, dot_dtype(query), repair,
         num_warps=NUM_WARPS, num_stages=NUM_STAGES,
     )  # fmt: skip
 
@@ -37,13 +45,13 @@ def dot_dtype(query: torch.Tensor) -> tl.dtype:
     return {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[query.dtype]
 
 
-@triton.jit(do_not_specialize=["P"])
+@triton.jit(do_not_specialize=["P", "R"])
 def ranges_kernel(
     query_ptr, memory_ptr, ranges_ptr, out_ptr,
-    scale, P,
+    scale, P, R,
     stride_qs, stride_qp, stride_values, stride_os, stride_op,
-    H: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, DOT: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, DOT: tl.constexpr, REPAIR: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0).to(tl.int64)
     blocks_p = tl.cdiv(P, BLOCK_P)
@@ -51,6 +59,11 @@ def ranges_kernel(
     h, s = pid // blocks_p % H, pid // (blocks_p * H)
     offs_d = tl.arange(0, D)
     mask_p = offs_p[:, None] < P
+    out_ptrs = out_ptr + s * stride_os + offs_p[:, None] * stride_op + h * D + offs_d[None, :]
+    if REPAIR:
+        written = tl.load(out_ptrs, mask=mask_p, other=0.0).to(tl.float32)
+        if tl.max(tl.where(tl.abs(written) < float("inf"), 0, 1).reshape([BLOCK_P * D]), 0) == 0:
+            return
     query_ptrs = query_ptr + s * stride_qs + offs_p[:, None] * stride_qp + h * D + offs_d[None, :]
     query = tl.load(query_ptrs, mask=mask_p, other=0.0).to(DOT)
     key_ptr = memory_ptr + h * D
@@ -72,7 +85,6 @@ def ranges_kernel(
                 query, key_ptr, value_ptr, whole, stop, top, total, acc, scale, H * D, D, BLOCK_N, DOT, True
             )
     acc /= tl.where(total > 0, total, 1.0)[:, None]  # a sight without places: zeros
-    out_ptrs = out_ptr + s * stride_os + offs_p[:, None] * stride_op + h * D + offs_d[None, :]
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask_p)
 
 
