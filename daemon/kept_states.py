@@ -9,6 +9,7 @@ from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import AdmissionError, StateError
 from retinad.pipeline.frames import Size
+from retinad.pipeline.saved_stream import SavedStream
 from retinad.pipeline.whole_file import PARTIAL
 from retinad.pipeline.worker import Worker
 
@@ -39,13 +40,14 @@ class KeptStates:
         So a memory is used once: after a crash the next start has none, rather than one of long ago.
         """
         path = self._path(camera)
-        if path is None or not path.exists():
+        if path is None:
             return
         try:
-            saved = await self._worker.run(lambda engine: engine.load_state(camera, path), limited=False)
-            path.unlink(missing_ok=True)
+            saved = await self._worker.run(lambda engine: _load(engine, camera, path), limited=False)
         except (StateError, AdmissionError, OSError) as error:
             _log.warning("the kept memory is not used", camera=camera, reason=str(error))
+            return
+        if saved is None:
             return
         self._sizes[camera] = saved.source_size
         _log.info(
@@ -82,6 +84,14 @@ class KeptStates:
 
     def _path(self, camera: str) -> Path | None:
         return None if self._folder is None else self._folder / f"{camera}{_SUFFIX}"
+
+
+def _load(engine: Engine, camera: str, path: Path) -> SavedStream | None:
+    if not path.exists():
+        return None
+    saved = engine.load_state(camera, path)
+    path.unlink(missing_ok=True)
+    return saved
 
 
 def _save(engine: Engine, config: CameraConfig, path: Path, deadline_s: float) -> None:

@@ -288,6 +288,8 @@ def test_a_stop_with_a_step_that_hangs_is_over_within_three_seconds(tmp_path: Pa
         assert time.monotonic() - began[0] < 2.6
     finally:
         release.set()
+    statuses = [record for record in stub.records if isinstance(record, StatusRecord)]
+    assert max(status.service.loop_lag_ms for status in statuses) < 500  # the event loop waits for nothing
     (end,) = ends_of(stub.records)
     assert end.captured_total == end.published_total + end.dropped_total + end.failed_total
 
