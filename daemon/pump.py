@@ -13,14 +13,19 @@ from retinad.pipeline.worker import Worker
 async def pump(queues: FrameQueues, worker: Worker[Engine], delivery: Delivery, max_batch: int) -> None:
     """Run steps for ever: a frame of each camera, or a run of frames of a lossless one, at most `max_batch` frames.
 
+    Where frames wait, the next step begins before the records of the last one are published: the device need not wait.
+
     Raises:
         DeviceError: the device failed; nothing of that step was published.
     """
+    done: tuple[list[Outcome], int] | None = None
     while True:
-        frames = await queues.take(max_batch)
-        outcomes, model_done_ns = await worker.run(partial(_step, frames))
+        frames = await queues.take(max_batch) if done is None else queues.take_nowait(max_batch)
+        step = worker.start(partial(_step, frames)) if frames else None
         del frames  # their pixels go back to the capture processes
-        delivery.deliver(outcomes, model_done_ns)
+        if done is not None:
+            delivery.deliver(*done)
+        done = None if step is None else await step()
 
 
 async def flush(camera: str, worker: Worker[Engine], delivery: Delivery) -> None:

@@ -23,7 +23,8 @@ from .engine_report import EngineStatistics, LoadTimes, ModelDescription, Stream
 from .forward import Forward, Segment
 from .frames import PATCH_GROUPS, Frame, FrameStamp, Outcome, Size
 from .model.checkpoint import load_model
-from .preprocess import Fit, fit, preprocess
+from .pictures import Pictures
+from .preprocess import Fit, fit
 from .runner import Runner
 from .saved_stream import ModelIdentity, SavedStream, load_stream, save_stream
 from .stream import Stream
@@ -69,6 +70,7 @@ class Engine:
         self._identity = ModelIdentity.of(config, weights)
         self._forward = Forward(model, config, self._pool, attention.backend, fused.steps)
         self._runner = Runner(self._forward, config)
+        self._pictures = Pictures(self._device)
         self._streams: dict[str, Stream] = {}
 
     def __enter__(self) -> Self:
@@ -235,7 +237,7 @@ class Engine:
         blank = np.zeros((height, width, 3), np.uint8)
         try:
             for _ in range(2):
-                stream.add(stamp, preprocess(blank, how, self._device), how, preprocess_us=0)
+                stream.add(stamp, self._pictures.make(blank, how), how, preprocess_us=0)
                 self._runner.rehearse(Segment(stream, stream.take()))
         finally:
             stream.free()
@@ -248,7 +250,7 @@ class Engine:
             return self._runner.fail([stamp], "its camera has no stream")
         try:
             how = self._fit(stamp.source_size, stream.resize)
-            image = preprocess(frame.pixels, how, self._device)
+            image = self._pictures.make(frame.pixels, how)
         except (ValueError, RuntimeError) as error:  # RuntimeError: torch's, of which out of memory is one
             return self._runner.failed([stamp], error)
         preprocess_us = (time.monotonic_ns() - begun_ns) // 1000

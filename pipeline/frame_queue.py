@@ -198,13 +198,14 @@ class FrameQueues:
         A camera's frames come in their order; none is between them that was not taken.
         """
         while True:
-            frames = self._take_nowait(most)
+            frames = self.take_nowait(most)
             if frames:
                 return frames
             self._filled = anyio.Event()
             await self._filled.wait()
 
-    def _take_nowait(self, most: int) -> list[Frame]:
+    def take_nowait(self, most: int) -> list[Frame]:
+        """What `take` takes, or nothing where no frame waits."""
         frames = self._take_round(list(self._turn), most)
         self._turn = deque(sorted(self._turn, key={frame.stamp.camera for frame in frames}.__contains__))
         depth = 1

@@ -92,15 +92,28 @@ def preprocess(pixels: npt.NDArray[np.uint8], how: Fit, device: torch.device) ->
     Raises:
         ValueError: the picture has another size, shape or number format.
     """
-    width, height = how.source_size
-    if pixels.dtype != np.uint8 or pixels.shape != (height, width, 3):
-        raise ValueError(f"expected uint8 [{height}, {width}, 3], got {pixels.dtype} {list(pixels.shape)}")
-    picture = _upload(pixels, device).permute(2, 0, 1).flip(0).float().unsqueeze(0)  # [1, 3, height, width], RGB
+    height = how.source_size[1]
+    picture = upload(pixels, how, device).permute(2, 0, 1).flip(0).float().unsqueeze(0)  # [1, 3, height, width], RGB
     new_width, new_height = how.resized
     picture = _resample(picture, (height, new_width))
     picture = _resample(picture, (new_height, new_width))
     picture = picture[:, :, how.crop_top : how.crop_top + how.model_size[1]]
     return _pad(picture, how).squeeze(0) / 255.0
+
+
+def upload(pixels: npt.NDArray[np.uint8], how: Fit, device: torch.device) -> Tensor:
+    """A copy of the pixels on the device, which is not waited for.
+
+    Raises:
+        ValueError: the picture has another size, shape or number format than the fit is for.
+    """
+    width, height = how.source_size
+    if pixels.dtype != np.uint8 or pixels.shape != (height, width, 3):
+        raise ValueError(f"expected uint8 [{height}, {width}, 3], got {pixels.dtype} {list(pixels.shape)}")
+    # Page-locked memory lets the copy to a GPU run beside the host's work; torch's allocator recycles it.
+    staging = torch.empty(pixels.shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    np.copyto(staging.numpy(), pixels)
+    return staging.to(device, non_blocking=True)
 
 
 def _nearest_multiple(length: float, patch_size: int, source: Size) -> int:
@@ -128,13 +141,6 @@ def _padded(source: Size, resized: Size, image_width: int, patch_size: int) -> F
     left, top = ((image_width - side) // 2 for side in resized)
     side = image_width // patch_size
     return Fit(source, resized, 0, left, top, (image_width, image_width), (side, side))
-
-
-def _upload(pixels: npt.NDArray[np.uint8], device: torch.device) -> Tensor:
-    # Page-locked memory lets the copy to a GPU run beside the host's work; torch's allocator recycles it.
-    staging = torch.empty(pixels.shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    np.copyto(staging.numpy(), pixels)
-    return staging.to(device, non_blocking=True)
 
 
 def _resample(picture: Tensor, size: tuple[int, int]) -> Tensor:

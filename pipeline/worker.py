@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
@@ -116,15 +116,32 @@ class Worker(Generic[Owned]):
             RuntimeError: the worker is closing.
             BaseException: whatever `function` raises.
         """
+        return await self.start(function, limited=limited)()
+
+    def start(
+        self, function: Callable[[Owned], Result], *, limited: bool = True
+    ) -> Callable[[], Coroutine[None, None, Result]]:
+        """As `run`, but hand the call over at once and wait later.
+
+        Returns:
+            waits for the result; to be called once.
+
+        Raises:
+            RuntimeError: the worker is closing.
+        """
         if self._closing:
             raise RuntimeError("the worker is closed")
         call: _Call[Owned] = _Call(function, limited)
         self._calls.put(call)
-        await call.done.wait()
-        if call.error is not None:
-            raise call.error
-        result: Result = call.result
-        return result
+
+        async def wait() -> Result:
+            await call.done.wait()
+            if call.error is not None:
+                raise call.error
+            result: Result = call.result
+            return result
+
+        return wait
 
     async def _close(self) -> None:
         self._closing = True

@@ -1,0 +1,53 @@
+"""Makes the model's pictures where they are needed: in plain PyTorch on a CPU, by two kernels on a GPU."""
+
+import importlib.util
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from retinad.kernels.block.pictures import PictureTables, picture_tables
+from retinad.kernels.block.pictures import preprocess as run_kernels
+
+from .preprocess import Fit, preprocess, upload
+
+KEPT_FITS = 16
+"""Sizes of pictures whose filters are kept, some ten kilobytes each."""
+
+_MEAN, _STD = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+"""The model normalises; here pictures stay whole levels of 255, which are kept as bytes for a new epoch."""
+
+
+class Pictures:
+    """What `preprocess` gives, within one level of 255, on any device.
+
+    Args:
+        device: where pictures are made and stay.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._has_kernels = device.type == "cuda" and importlib.util.find_spec("triton") is not None
+        self._tables: dict[Fit, PictureTables] = {}
+
+    def make(self, pixels: npt.NDArray[np.uint8], how: Fit) -> Tensor:
+        """See `preprocess`."""
+        if not self._has_kernels:
+            return preprocess(pixels, how, self._device)
+        source, tables = upload(pixels, how, self._device), self._tables_of(how)
+        width, height = how.model_size
+        out = torch.empty((3, height, width), device=self._device)
+        between = None
+        if tables.columns is not None:
+            between = torch.empty(tables.between_shape, dtype=torch.uint8, device=self._device)
+        run_kernels(source, tables, between, out)
+        return out
+
+    def _tables_of(self, how: Fit) -> PictureTables:
+        tables = self._tables.get(how)
+        if tables is None:
+            while len(self._tables) >= KEPT_FITS:
+                self._tables.pop(next(iter(self._tables)))
+            tables = self._tables[how] = picture_tables(how, _MEAN, _STD, self._device)
+        return tables
