@@ -6,7 +6,7 @@ This is one of the three files that read the process's environment (the others a
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,22 +28,17 @@ from .log_render import LogForm
 
 __all__ = [
     "ConfigError",
-    "JobConfig",
     "LogConfig",
-    "Override",
     "Problem",
     "Publishing",
     "ServiceConfig",
     "load_config",
-    "load_job_config",
     "load_publishing",
 ]
 
 _LARGEST_FILE = 1 << 20
 _DEEPEST = 32
 _TOO_DEEP = "Nested too deeply"
-_JOB_TABLES = ("model", "stream")
-_JOB_VARIABLES = ("RETINAD_MODEL__", "RETINAD_STREAM__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,30 +84,6 @@ class ServiceConfig:
     def states_dir(self) -> Path | None:
         """Folder of the memories that survive a restart, or None if none do; not made yet."""
         return self.state_dir / "streams" if self.keep_state else None
-
-
-@dataclass(frozen=True, slots=True)
-class JobConfig:
-    """What a command without cameras is told of the model and of what its stream remembers."""
-
-    model: ModelConfig
-    stream: StreamConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Override:
-    """A key that the command line sets.
-
-    Attributes:
-        name: the option, such as `--preset`.
-        table, key: what it sets.
-        value: as the file would give it.
-    """
-
-    name: str
-    table: str
-    key: str
-    value: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +140,8 @@ def load_publishing(path: Path, environment: Mapping[str, str] = os.environ) -> 
 
 
 def _read_tables(path: Path, environment: Mapping[str, str]) -> tuple[_Tables, Report]:
-    text = _read(path)
-    raw = _parse(path, text)
+    text = read_text(path)
+    raw = parse_toml(path, text)
     data, variables, unknown = apply_overrides(raw, environment)
     report = Report(path, locate_keys(text), variables)
     report_unknown(unknown, raw, report)
@@ -179,42 +150,12 @@ def _read_tables(path: Path, environment: Mapping[str, str]) -> tuple[_Tables, R
     return tables, report
 
 
-def load_job_config(
-    path: Path | None, options: Sequence[Override], environment: Mapping[str, str] = os.environ
-) -> JobConfig:
-    """Read `[model]` and `[stream]` of a config, for a command that has no cameras: the other tables are not looked at.
-
-    Args:
-        path: the TOML file, or None for the defaults.
-        options: what the command line gives, over the environment and the file.
-        environment: as in `load_config`.
+def read_text(path: Path) -> str:
+    """A config file's text.
 
     Raises:
-        ConfigError: with everything that is wrong in these tables.
-        ModelError: they are right, but the device that they name is not there.
+        ConfigError: it cannot be read, or is no text.
     """
-    text = "" if path is None else _read(path)
-    file = path or Path("defaults")
-    raw = {name: table for name, table in _parse(file, text).items() if name in _JOB_TABLES}
-    own = {name: value for name, value in environment.items() if name.startswith(_JOB_VARIABLES)}
-    data, variables, unknown = apply_overrides(raw, own)
-    for option in options:
-        table = data.setdefault(option.table, {})
-        if isinstance(table, dict):
-            table[option.key] = option.value
-            variables[option.table, option.key] = option.name
-    report = Report(file, locate_keys(text), variables)
-    report_unknown(unknown, raw, report)
-    model, device_error = _resolve_model(report.validate(ModelTable, data.get("model", {}), ("model",)), report)
-    table = report.validate(StreamTable, data.get("stream", {}), ("stream",)) or StreamTable()
-    stream = resolve_stream(table, ("stream",), model.stream, report)
-    report.raise_if_any()
-    if device_error is not None:
-        raise device_error
-    return JobConfig(model.model, stream)
-
-
-def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_FILE + 1)
@@ -232,7 +173,12 @@ def _read(path: Path) -> str:
         raise ConfigError([Problem(str(path), line, column, "", "not UTF-8 text")]) from None
 
 
-def _parse(path: Path, text: str) -> dict[str, Any]:
+def parse_toml(path: Path, text: str) -> dict[str, Any]:
+    """What the text of a config file says.
+
+    Raises:
+        ConfigError: it is not TOML.
+    """
     try:
         data = tomllib.loads(text)
         if not is_deeper(data, _DEEPEST):
@@ -285,7 +231,7 @@ def _resolve(
 ) -> ServiceConfig:
     service = tables.service or ServiceTable()
     publish = resolve_publish(tables.publish or PublishTable(), directories, environment, report)
-    resolved, device_error = _resolve_model(tables.model, report)
+    resolved, device_error = resolve_model_table(tables.model, report)
     stream = resolve_stream(tables.stream or StreamTable(), ("stream",), resolved.stream, report)
     cameras = [
         resolve_camera(camera, ("camera", index), stream, environment, report)
@@ -308,7 +254,7 @@ def _resolve(
     )
 
 
-def _resolve_model(table: ModelTable | None, report: Report) -> tuple[ResolvedModel, ModelError | None]:
+def resolve_model_table(table: ModelTable | None, report: Report) -> tuple[ResolvedModel, ModelError | None]:
     """The model, and the error to raise if nothing else is wrong. For a table that was refused, anything will do."""
     if table is None:
         return ResolvedModel(ModelConfig(), StreamConfig()), None

@@ -13,37 +13,30 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import anyio
-import torch
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 
-from retinad.pipeline.config import CameraConfig, CaptureMode, ModelConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import SourceError, StateError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue
 from retinad.pipeline.frames import Flag, Frame, Outcome, Size
-from retinad.pipeline.run_length import RUNS, Room, longest_run
-from retinad.pipeline.saved_stream import ModelIdentity
 from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus
 from retinad.pipeline.sources.capture import probe
 from retinad.pipeline.sources.messages import SourceInfo
-from retinad.pipeline.sources.parse import PathSpec, parse_source
 from retinad.pipeline.sources.redact import mask
 from retinad.pipeline.worker import Worker
 
 from .exit_codes import ExitCode, JobError
-from .extract_index import Form, Index, Resume, Settings
+from .extract_index import Index, Resume
 from .extract_output import Output, find_index
 from .extract_progress import Reporter
+from .extract_request import CAMERA, Extraction, choose_run
 from .groups import only_error
 from .load import open_engine
-
-CAMERA = "input"
-"""What the stream is called in the engine."""
 
 _WRITE_BEHIND = 32
 """Frames whose features wait to be written at most: a shard is written at once, and the model runs on meanwhile."""
@@ -53,33 +46,6 @@ _NAMED = 20
 
 _SAVE_SHARE = 20
 """Keeping the memory takes at most one part in so many of the time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extraction:
-    """What is asked for.
-
-    Attributes:
-        source: the recording, as the config would name it.
-        out: folder of the features.
-        model: the model.
-        stream: what the stream remembers.
-        resize: how pictures are fitted to the model.
-        run_frames: frames in one step of the model; None for as many as fit a GPU, and on a CPU what `stream` says.
-        form: what the shards are.
-        shard_frames: frames of a shard at most; None for 256 MiB.
-        save_every_s: seconds after which the memory is kept.
-    """
-
-    source: str
-    out: Path
-    model: ModelConfig
-    stream: StreamConfig
-    resize: ResizeMode = ResizeMode.CROP
-    run_frames: int | None = None
-    form: Form = "safetensors"
-    shard_frames: int | None = None
-    save_every_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +116,7 @@ class _Job:
             return await self._extract(worker, output, info.frame_count)
 
     async def _probe(self) -> SourceInfo:
-        info = await probe(self._camera_config(self._wanted.stream))
+        info = await probe(self._wanted.camera(self._wanted.stream))
         if isinstance(info, SourceError):
             raise JobError(ExitCode.NO_INPUT, self._masked(f"{info.fault}: {info}"))
         if info.live or not info.finite:
@@ -160,20 +126,8 @@ class _Job:
     async def _open_output(self, worker: Worker[Engine], before: Index | None, size: Size) -> Output:
         wanted = self._wanted
         model = await worker.run(lambda engine: engine.description)
-        runs = (wanted.run_frames,) if wanted.run_frames is not None else RUNS
-        if wanted.run_frames is None and before is not None:
-            runs = (before.settings.stream.run_frames,)
-        run_frames = await worker.run(lambda engine: _longest_run(wanted, size, runs))
-        settings = Settings(
-            source=self._masked(_whole_name(wanted.source)),
-            resize=wanted.resize,
-            image_width=wanted.model.image_width,
-            model_name=wanted.model.name,
-            model=ModelIdentity.of(wanted.model, model.weights),
-            output=wanted.model.output,
-            stream=replace(wanted.stream, run_frames=run_frames),
-            form=wanted.form,
-        )
+        run_frames = await worker.run(lambda engine: choose_run(wanted, size, before))
+        settings = wanted.settings(model.weights, run_frames)
         arguments = (wanted.out, before, settings, model.mixers, self._version, wanted.shard_frames)
         output = await anyio.to_thread.run_sync(Output.open, *arguments)
         await worker.run(lambda engine: engine.open_stream(CAMERA, settings.stream, settings.resize))
@@ -190,7 +144,7 @@ class _Job:
         self._reporter.say(f"going on with frame {resume.source_seq}")
 
     async def _extract(self, worker: Worker[Engine], output: Output, total: int | None) -> ExitCode:
-        config = self._camera_config(output.index.settings.stream)
+        config = self._wanted.camera(output.index.settings.stream)
         queue = FrameQueue(config.mode, config.waiting_frames, config.run, FrameCounters(), self._wake, 0)
         camera = Camera(config, queue, _ignore, on_log=self._reporter.hear)
         send, receive = anyio.create_memory_object_stream[_Done](max(1, _WRITE_BEHIND // config.run))
@@ -300,22 +254,11 @@ class _Job:
             self._reporter.say("the weights are random: the features mean nothing (set model.checkpoint)")
         return ExitCode.OK if index.frames else ExitCode.NO_INPUT
 
-    def _camera_config(self, stream: StreamConfig) -> CameraConfig:
-        wanted = self._wanted
-        return CameraConfig(
-            CAMERA, wanted.source, mode=CaptureMode.LOSSLESS, resize=wanted.resize, retry=False, stream=stream
-        )
-
     def _masked(self, text: str) -> str:
         return mask(text, self._wanted.source)
 
     def _wake(self) -> None:
         self._news.set()
-
-
-def _whole_name(source: str) -> str:
-    spec = parse_source(source)
-    return str(Path(spec.path).absolute()) if isinstance(spec, PathSpec) else source
 
 
 def _ignore(status: CameraStatus) -> None:
@@ -324,17 +267,6 @@ def _ignore(status: CameraStatus) -> None:
 
 def _step(frames: list[Frame], engine: Engine) -> list[Outcome]:
     return engine.step(frames)
-
-
-def _longest_run(wanted: Extraction, size: Size, runs: Sequence[int]) -> int:
-    asked = runs[0] if len(runs) == 1 else wanted.stream.run_frames
-    room = Room.of(torch.device(wanted.model.device))
-    if room is None:
-        return asked
-    try:
-        return longest_run(wanted.model, wanted.stream, size, wanted.resize, room, runs)
-    except ValueError:
-        return asked  # such a picture cannot be fitted: the engine says so of each
 
 
 def _save(path: Path, engine: Engine) -> bool:

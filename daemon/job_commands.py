@@ -10,7 +10,7 @@ import typer
 from .exit_codes import ExitCode, JobError
 
 if TYPE_CHECKING:
-    from .config import JobConfig
+    from .job_config import JobConfig
 
 ConfigOption = Annotated[
     Path | None,
@@ -61,10 +61,10 @@ def extract(
 
     from retinad.pipeline.config import ResizeMode
 
-    from .extract import Extraction
     from .extract import extract as run_extraction
     from .extract_index import FORMS
     from .extract_progress import open_reporter
+    from .extract_request import Extraction
     from .versions import find_versions
 
     options = (
@@ -136,7 +136,7 @@ def convert(
 
 
 def _load(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "JobConfig":
-    from .config import Override, load_job_config
+    from .job_config import Override, load_job_config
 
     given = [Override(name, "model", key, value) for name, key, value in options if value is not None]
     return load_job_config(path, given)

@@ -23,11 +23,11 @@ from safetensors.torch import load_file
 from retinad.daemon import extract as job
 from retinad.daemon import extract_output
 from retinad.daemon.cli import run_command
-from retinad.daemon.config import load_job_config
 from retinad.daemon.exit_codes import ExitCode, JobError
-from retinad.daemon.extract import Extraction
 from retinad.daemon.extract_index import FrameEntry, Index, read_index
 from retinad.daemon.extract_progress import Reporter, progress_line
+from retinad.daemon.extract_request import Extraction
+from retinad.daemon.job_config import load_job_config
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import Frame, Outcome
