@@ -16,6 +16,7 @@ from .config_tables import ModelTable
 _PLAIN = (
     "seed",
     "execution",
+    "memory_dtype",
     "flashinfer_kernels",
     "max_batch",
     "max_streams",

@@ -12,6 +12,7 @@ from retinad.pipeline.config import (
     DType,
     Execution,
     FlashInferKernels,
+    MemoryDType,
     MixerName,
     PatchEmbed,
     ResizeMode,
@@ -89,6 +90,7 @@ class ModelTable(BaseModel):
     dtype: Literal["auto", DType] = "auto"
     attention: Literal["auto", "triton", "dense", "flashinfer"] = "auto"
     execution: Execution | None = None
+    memory_dtype: MemoryDType | None = None
     flashinfer_kernels: Literal["auto", FlashInferKernels] | None = None
     max_batch: Annotated[int, Field(ge=1, le=1024)] | None = None
     max_streams: Annotated[int, Field(ge=1, le=1024)] | None = None

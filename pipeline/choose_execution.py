@@ -34,6 +34,8 @@ def choose_execution(config: ModelConfig, model: Network, pool: Pool, backend: B
     """
     reason = _obstacle(config, model, backend)
     if config.execution == "plain" or (config.execution == "auto" and reason is not None):
+        if config.memory_dtype != "auto":
+            raise ModelError(f"memory_dtype {config.memory_dtype!r} needs fused execution: {reason or 'it is plain'}")
         return Execution("plain", None)
     if reason is not None or not isinstance(model, Aggregator):
         raise ModelError(f"execution {config.execution!r} is not possible: {reason}")

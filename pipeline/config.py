@@ -8,6 +8,7 @@ from typing import Literal
 from .frames import TokenGroup
 
 DType = Literal["float16", "bfloat16", "float32"]
+MemoryDType = Literal["auto", "float8_e4m3fn"]
 Attention = Literal["auto", "dense", "paged", "flashinfer", "triton"]
 Execution = Literal["auto", "plain", "fused", "captured"]
 FlashInferKernels = Literal["fa2", "fa3"]
@@ -214,6 +215,8 @@ class ModelConfig:
         seed: seed of random weights.
         device: `cpu` or `cuda:<n>`.
         dtype: number format that blocks compute in.
+        memory_dtype: number format of the keys and values that streams remember; `auto` is `dtype`. `float8_e4m3fn`
+            takes half the memory and rounds to 3 bits; numbers beyond 448 become that. It needs fused execution.
         attention: attention backend; `auto` is the fastest that can run, chosen when the model is loaded. `paged` is
             the slow reference of the page tables that `flashinfer` reads.
         execution: how the network runs: `plain` as it is written, `fused` by fused kernels, which needs `triton` as the
@@ -233,6 +236,7 @@ class ModelConfig:
     seed: int = 0
     device: str = "cpu"
     dtype: DType = "float32"
+    memory_dtype: MemoryDType = "auto"
     attention: Attention = "auto"
     execution: Execution = "auto"
     flashinfer_kernels: Literal["auto"] | FlashInferKernels = "auto"

@@ -14,7 +14,7 @@ from torch import Tensor
 from .whole_file import written_whole
 
 ITEM_BYTES = MappingProxyType(
-    {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+    {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 )
 """Bytes of a number by the format's name."""
 
@@ -22,6 +22,7 @@ _NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
+    torch.float8_e4m3fn: "F8_E4M3",
     torch.bfloat16: "BF16",
     torch.int64: "I64",
     torch.int32: "I32",

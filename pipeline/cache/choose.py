@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..config import ModelConfig
 from ..errors import ModelError
+from ..model.devices import torch_dtype
 from .dense import DenseBackend
 from .flashinfer import open_flashinfer
 from .paged import PagedBackend
@@ -43,12 +44,12 @@ def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
             named = open_flashinfer(shape, config.flashinfer_kernels)
             return Choice(f"flashinfer {named.kernels}", None, named)
         case "triton":
-            check_ranged(shape)
+            check_ranged(shape, torch_dtype(config.dtype))
             return Choice("triton", None, RangedBackend())
     if not shape.layers:
         return Choice("dense", "no layer attends to a memory", DenseBackend())
     try:
-        check_ranged(shape)
+        check_ranged(shape, torch_dtype(config.dtype))
     except ModelError as error:
         return Choice("dense", str(error), DenseBackend())
     return Choice("triton", "the fastest", RangedBackend())

@@ -44,16 +44,20 @@ class RangedBackend:
         return attend
 
 
-def check_ranged(shape: PoolShape) -> None:
+def check_ranged(shape: PoolShape, dtype: torch.dtype) -> None:
     """Check that the kernel can run.
+
+    Args:
+        shape: of the pool that it will read.
+        dtype: of the queries.
 
     Raises:
         ModelError: it cannot; the message says why.
     """
     if shape.device.type != "cuda":
         raise ModelError(f"triton runs on CUDA, not on {shape.device}: set attention = 'dense'")
-    if shape.dtype not in DTYPES:
-        name = str(shape.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        name = str(dtype).removeprefix("torch.")
         raise ModelError(f"triton attends in float16 or bfloat16, not in {name}: set attention = 'dense'")
     if shape.head_dim not in HEAD_DIMS:
         raise ModelError(f"triton is used with heads of {HEAD_DIMS} channels, not {shape.head_dim}")

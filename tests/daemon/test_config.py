@@ -153,6 +153,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         seed = 3
         device = "cpu"
         dtype = "bfloat16"
+        memory_dtype = "float8_e4m3fn"
         attention = "dense"
         execution = "plain"
         flashinfer_kernels = "fa2"
@@ -230,6 +231,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         3,
         "cpu",
         "bfloat16",
+        "float8_e4m3fn",
         "dense",
         "plain",
         "fa2",

@@ -1,6 +1,7 @@
 """On a GPU, captured steps give the plain network's numbers at every frame, over every edge, and move nothing back."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ CONFIG = ModelConfig(
 ERROR = 1.5e-2
 """Of the norm of a frame's tokens. Each linear layer rounds its input to 8 bits (2e-3), and fused sums run in another
 order; three pairs of blocks add up to a few times that. A wrong key or position gives 0.1 and more."""
+
+FLOAT8_ERROR = 0.05
 
 HYBRID: tuple[MixerName, ...] = ("kda", "attention")
 NETWORKS = {"attention": NETWORK, "hybrid": replace(NETWORK, mixers=HYBRID), "dinov2": DINO}
@@ -111,3 +114,34 @@ def test_a_replayed_step_allocates_nothing_that_stays() -> None:
         for number in range(10, 30):
             engine.step([frame("a", number, (112, 84))])
         assert torch.cuda.memory_allocated() == before
+
+
+def test_a_memory_of_float8_takes_half_and_differs_by_its_rounding() -> None:
+    """3 bits of a mantissa round a number by 2.5 % on average; attention averages over many keys."""
+    errors, sizes = [], []
+    with Engine(CONFIG) as whole, Engine(replace(CONFIG, memory_dtype="float8_e4m3fn")) as half:
+        for engine in (whole, half):
+            engine.open_stream("a", StreamConfig(2, 6, history_frames=4), ResizeMode.CROP)
+        for number in range(30):
+            one = frame("a", number, (112, 84))
+            pairs = zip(good(half.step([one])), good(whole.step([one])), strict=True)
+            errors += [error(actual, expected) for actual, expected in pairs]
+        sizes = [engine.statistics().streams[0].nbytes for engine in (half, whole)]
+    assert 1e-4 < max(errors) <= FLOAT8_ERROR
+    assert 2 * sizes[0] == sizes[1]
+
+
+def test_a_stream_of_float8_goes_on_from_a_file_to_the_bit(tmp_path: Path) -> None:
+    config = replace(CONFIG, memory_dtype="float8_e4m3fn")
+    stream = StreamConfig(2, 4, history_frames=4)
+    with Engine(config) as engine, Engine(config) as resumed:
+        engine.open_stream("a", stream, ResizeMode.CROP)
+        for number in range(12):
+            engine.step([frame("a", number, (112, 84))])
+        engine.save_state("a", tmp_path / "a.safetensors")
+        resumed.open_stream("a", stream, ResizeMode.CROP)
+        resumed.load_state("a", tmp_path / "a.safetensors")
+        for number in range(12, 18):
+            one = frame("a", number, (112, 84))
+            (actual,), (expected,) = good(resumed.step([one])), good(engine.step([one]))
+            assert error(actual, expected) == 0
