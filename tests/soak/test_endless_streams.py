@@ -3,7 +3,7 @@
 import resource
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ MODEL = ModelConfig(
     output=OutputConfig(layers=(0,)),
 )
 STREAM = StreamConfig(scale_frames=4, window=8, history_frames=64)
+HYBRID = replace(MODEL, network=replace(MODEL.network, depth=2, mixers=("kda", "attention")), output=OutputConfig((1,)))
 
 
 EVERY = 4
@@ -73,10 +74,10 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def rows(stream: StreamConfig) -> Iterator[Row]:
+def rows(model: ModelConfig, stream: StreamConfig) -> Iterator[Row]:
     old_ms: list[float] = []
     young_ms: list[float] = []
-    with Engine(MODEL) as engine:
+    with Engine(model) as engine:
         engine.open_stream("old", stream, ResizeMode.CROP)
         for number in range(FRAMES):
             old_ms.append(step_ms(engine, "old", number, waits=number < stream.scale_frames - 1))
@@ -112,11 +113,12 @@ def step_ms(engine: Engine, camera: str, number: int, *, waits: bool) -> float:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("epoch_frames", [0, 320], ids=["epochs off", "epochs of 320"])
-def test_bytes_and_time_a_frame_stay_as_they_are(epoch_frames: int) -> None:
+@pytest.mark.parametrize("model", [MODEL, HYBRID], ids=["attention", "hybrid"])
+def test_bytes_and_time_a_frame_stay_as_they_are(model: ModelConfig, epoch_frames: int) -> None:
     stream = StreamConfig(STREAM.scale_frames, STREAM.window, 1, STREAM.history_frames, epoch_frames=epoch_frames)
-    print(f"\nepoch_frames = {epoch_frames}\n frames  state kB  recent kB  resident MB  old ms  young ms  ratio")
+    print(f"\n{model.network.global_mixers}, epoch_frames = {epoch_frames}\n frames  state kB  recent kB  resident MB  old ms  young ms  ratio")
     table: list[Row] = []
-    for row in rows(stream):
+    for row in rows(model, stream):
         print(row, flush=True)
         table.append(row)
     assert len({(row.state_bytes, row.recent_bytes) for row in table}) == 1
