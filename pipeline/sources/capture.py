@@ -124,8 +124,8 @@ class Capture:
         """End the capture process. Frames that were received stay valid."""
         self._returns.close()
         self._hear()
-        # The last frame that somebody holds unmaps the memory. Without this it would stay, with its descriptor, until a
-        # full garbage collection, which is rare in a process with torch: this object is part of a cycle.
+        # The last frame that somebody holds unmaps the memory. Without this an exception that still refers to this
+        # capture would keep it, with its descriptor, while the camera waits for its next try.
         self._slots = None
         await self._process.stop()
 

@@ -116,18 +116,17 @@ class Returns:
     """
 
     def __init__(self, send: Callable[[int, int], None]) -> None:
-        self._send = send
+        self._send: Callable[[int, int], None] | None = send
         self._lock = threading.RLock()
-        self._open = True
 
     def release(self, generation: int, slot: int) -> None:
         """Give a slot back; after `close`, nothing happens."""
         with self._lock:
-            if self._open:
+            if self._send is not None:
                 with suppress(OSError):  # the capture process is gone, and its slots with it
                     self._send(generation, slot)
 
     def close(self) -> None:
-        """Stop sending. Idempotent."""
+        """Stop sending, and let go of what sends. Idempotent."""
         with self._lock:
-            self._open = False
+            self._send = None
