@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -27,12 +28,13 @@ from retinad.pipeline.device_faults import MOST_IN_A_ROW
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError
 
-from .faulty import AT, BUSY, FaultyEngine, out_of_memory
+from .faulty import AT, BUSY, ILLEGAL_ACCESS, FaultyEngine, out_of_memory
 from .service_rig import FAULTY, receive_until, running, subscriber, write_config
 from .test_service import camera, features_of, is_end, log_of
 
 SOURCE = "synthetic:?fps=40&width=160&height=120"
 SECRET = "s3cret"
+WATCHDOG_S = 1.0
 UNREACHABLE = camera("door", f"http://admin:{SECRET}@127.0.0.1:9/x?password={SECRET}2")
 Act = Callable[[list[Record]], Awaitable[None]]
 
@@ -47,10 +49,12 @@ def _same_threads_after() -> Iterator[None]:
 class Service:
     """Runs the service in this process, with an engine of the test's; notes what was published and systemd was told."""
 
-    def __init__(self, folder: Path, make_engine: Callable[[ModelConfig], Engine], *, model: str = "") -> None:
+    def __init__(
+        self, folder: Path, make_engine: Callable[[ModelConfig], Engine], *, cameras: str = camera("a", SOURCE)
+    ) -> None:
         self.records: list[Record] = []
         self.told: list[tuple[float, str]] = []
-        self.path = write_config(folder, camera("a", SOURCE), model=model)
+        self.path = write_config(folder, cameras)
         self._make_engine = make_engine
         self._folder = folder
 
@@ -109,11 +113,17 @@ class Service:
         thread = threading.Thread(target=listen, args=(manager,))
         thread.start()
         try:
-            yield {"NOTIFY_SOCKET": address}
+            yield {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6))}
         finally:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
                 last.sendto(b"", address)
             thread.join()
+
+
+def unfed_s(told: list[tuple[float, str]]) -> float:
+    """The longest time without food for the watchdog between READY and STOPPING, in seconds."""
+    fed = [at for at, text in told if text in ("READY=1", "WATCHDOG=1", "STOPPING=1")]
+    return max(later - earlier for earlier, later in pairwise(fed))
 
 
 async def until(done: Callable[[], bool], within_s: float = 15.0) -> None:
@@ -140,38 +150,44 @@ def ends_of(records: list[Record]) -> list[EndRecord]:
     return [record for record in records if isinstance(record, EndRecord)]
 
 
-@pytest.mark.parametrize("fault", ["illegal access", "hang"])
-def test_a_broken_device_ends_the_process_with_70_and_nothing_more_is_published_but_ends(
-    tmp_path: Path, fault: str
-) -> None:
-    """70 is restarted by systemd, as 78 would not be; the thread that hangs does not hold the process up."""
-    config = write_config(tmp_path, camera("a", SOURCE) + UNREACHABLE, model="step_timeout_s = 0.5")
-    with subscriber(tmp_path) as records_in, running(config, program=(str(FAULTY), fault)) as process:
-        records = receive_until(records_in, lambda record: isinstance(record, FeaturesRecord))
-        began = time.monotonic()
-        while {end.camera for end in ends_of(records)} != {"a", "door"}:
-            records += receive_until(records_in, is_end)
-        assert process.process.wait(10) == ExitCode.FAULT
-        assert time.monotonic() - began < 5
-        with pytest.raises(TimeoutError):
-            records.append(records_in.receive(0.3))
-    seqs = [record.source_seq for record in features_of(records)]
-    assert len(seqs) <= AT
+def assert_only_ends_after_the_fault(records: list[Record]) -> None:
+    assert len(features_of(records)) <= AT
+    assert {end.camera for end in ends_of(records)} == {"a", "door"}
     for end in ends_of(records):
         assert end.reason.startswith("the device failed: ")
         assert end.captured_total == end.published_total + end.dropped_total + end.failed_total
+    assert isinstance(records[-1], EndRecord)
+    assert SECRET not in repr(records)
+
+
+def test_a_step_that_hangs_ends_the_process_with_70_and_the_log_says_where(tmp_path: Path) -> None:
+    """70 is restarted by systemd, as 78 would not be; the thread that hangs does not hold the process up."""
+    config = write_config(tmp_path, camera("a", SOURCE) + UNREACHABLE, model="step_timeout_s = 0.5")
+    with subscriber(tmp_path) as records_in, running(config, program=(str(FAULTY), "hang")) as process:
+        records = receive_until(records_in, lambda record: isinstance(record, FeaturesRecord))
+        began = time.monotonic()
+        while len(ends_of(records)) < 2:
+            records += receive_until(records_in, is_end)
+        assert process.process.wait(10) == ExitCode.FAULT
+        assert time.monotonic() - began < 5
+    assert_only_ends_after_the_fault(records)
     last = log_of(process)[-1]
-    assert last["level"] == "critical"
-    if fault == "hang":
-        assert "step_timeout_s = 0.5" in str(last["event"])
-        (hung,) = (line for line in log_of(process) if line["event"] == "the model hangs")
-        stack = hung["stack"]
-        assert isinstance(stack, list)
-        assert stack[-1].endswith("_fail")
-        assert any("forward.py" in call for call in stack)
-    else:
-        assert "illegal memory access" in str(last["event"])
-    assert SECRET not in process.log.read_text() + repr(records)
+    assert (last["level"], "step_timeout_s = 0.5" in str(last["event"])) == ("critical", True)
+    (hung,) = (line for line in log_of(process) if line["event"] == "the model hangs")
+    stack = hung["stack"]
+    assert isinstance(stack, list)
+    assert stack[-1].endswith("_fail")
+    assert any("forward.py" in call for call in stack)
+    assert SECRET not in process.log.read_text()
+
+
+def test_a_broken_device_ends_the_service_and_only_ends_are_published_after_it(tmp_path: Path) -> None:
+    cameras = camera("a", SOURCE) + UNREACHABLE
+    stub = Service(tmp_path, lambda config: FaultyEngine(config, ILLEGAL_ACCESS), cameras=cameras)
+    with capture_logs() as log, pytest.raises(DeviceError, match="cpu failed: CUDA error: an illegal memory access"):
+        stub.run(wait_for_the_end)
+    assert_only_ends_after_the_fault(stub.records)
+    assert SECRET not in repr(log)
 
 
 def test_out_of_memory_costs_a_frame_and_the_memory_and_the_stream_goes_on(tmp_path: Path) -> None:
@@ -351,3 +367,21 @@ def test_a_storm_of_reloads_is_a_few_and_each_is_counted(tmp_path: Path) -> None
     told = [text.partition("\n")[0] for _, text in stub.told]
     assert told.count("RELOADING=1") <= 4
     assert told.count("READY=1") == 1 + told.count("RELOADING=1")
+    assert unfed_s(stub.told) < WATCHDOG_S
+
+
+def test_a_camera_that_accepts_and_never_answers_starves_no_watchdog_and_delays_no_stop(tmp_path: Path) -> None:
+    async def act(records: list[Record]) -> None:
+        await until(lambda: any(isinstance(record, StatusRecord) for record in records))
+        await anyio.sleep(1.5 * WATCHDOG_S)
+        began.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    began: list[float] = []
+    with socket.create_server(("127.0.0.1", 0)) as blackhole:
+        dead = camera("a", f"http://127.0.0.1:{blackhole.getsockname()[1]}/x")
+        stub = Service(tmp_path, lambda config: FaultyEngine(config, 0.0), cameras=dead)
+        assert stub.run(act) == ExitCode.OK
+    assert time.monotonic() - began[0] < 3.0
+    assert unfed_s(stub.told) < WATCHDOG_S
+    assert sum(text == "WATCHDOG=1" for _, text in stub.told) >= 3
