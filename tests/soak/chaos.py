@@ -42,6 +42,7 @@ class Outcome:
 
     Attributes:
         seed, minutes: what it was.
+        secret: the password in the cameras' addresses, which is in no text.
         began_s, ended_s: `time.monotonic()` of the first blow and of the last.
         blows: how many of each kind.
         hung_at_s: when the engine was made to hang.
@@ -53,13 +54,13 @@ class Outcome:
         fed_at_s: when the watchdog was fed.
         log: the service's log, by line.
         texts: everything that was said anywhere: the log, the records, the arguments of processes.
-        secret: the password that is in none of them.
         exit_code, exit_s: of the service, and how long after it was told to stop.
         left_behind: processes that were there after it.
     """
 
     seed: int
     minutes: float
+    secret: str
     began_s: float
     ended_s: float
     blows: Counter[str]
@@ -73,7 +74,6 @@ class Outcome:
     fed_at_s: list[float]
     log: list[dict[str, object]]
     texts: list[str]
-    secret: str
     exit_code: int
     exit_s: float
     left_behind: list[int]
@@ -161,11 +161,12 @@ class Run:
         blows.engine_hangs()
         exit_code, exit_s = service.stop()
         self._wait_for_ends(cameras)
-        survivors = {listener.name for listener in (self._good, *self._harmed) if listener.alive}
         self._listen()
+        listeners = (self._good, *self._harmed)
         return Outcome(
             seed=self._seed,
             minutes=self._minutes,
+            secret=self._secret,
             began_s=began_s,
             ended_s=ended_s,
             blows=self._blows,
@@ -174,12 +175,11 @@ class Run:
             before=before,
             after=after,
             seen=self._seen,
-            survivors=survivors,
-            listener_errors=self._good.errors + "".join(listener.errors for listener in self._harmed),
+            survivors={listener.name for listener in listeners if listener.alive},
+            listener_errors="".join(listener.errors for listener in listeners),
             fed_at_s=self._fed_at_s,
             log=[json.loads(line) for line in service.log.read_text().splitlines()],
             texts=[*self._commands, *(file.read_text() for file in self._folder.glob("*.jsonl"))],
-            secret=self._secret,
             exit_code=exit_code,
             exit_s=exit_s,
             left_behind=processes_with(self._mark),

@@ -116,7 +116,8 @@ def step_ms(engine: Engine, camera: str, number: int, *, waits: bool) -> float:
 @pytest.mark.parametrize("model", [MODEL, HYBRID], ids=["attention", "hybrid"])
 def test_bytes_and_time_a_frame_stay_as_they_are(model: ModelConfig, epoch_frames: int) -> None:
     stream = StreamConfig(STREAM.scale_frames, STREAM.window, 1, STREAM.history_frames, epoch_frames=epoch_frames)
-    print(f"\n{model.network.global_mixers}, epoch_frames = {epoch_frames}\n frames  state kB  recent kB  resident MB  old ms  young ms  ratio")
+    print(f"\n{model.network.global_mixers}, epoch_frames = {epoch_frames}")
+    print(" frames  state kB  recent kB  resident MB  old ms  young ms  ratio")
     table: list[Row] = []
     for row in rows(model, stream):
         print(row, flush=True)
