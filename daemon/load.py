@@ -9,10 +9,11 @@ import structlog
 import torch
 
 from retinad.pipeline.config import ModelConfig
+from retinad.pipeline.device_faults import DeviceFaults
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError, ModelError
 from retinad.pipeline.frames import Size
-from retinad.pipeline.model.devices import is_device_failure, is_out_of_memory
+from retinad.pipeline.model.devices import is_out_of_memory
 from retinad.pipeline.worker import Worker
 
 from .config import ServiceConfig
@@ -49,8 +50,7 @@ def open_engine(model: ModelConfig, sizes: Sequence[Size] = ()) -> Engine:
         engine = Engine(model)
         engine.warm_up(sizes)
     except (RuntimeError, MemoryError) as error:
-        if is_device_failure(error):
-            raise DeviceError(f"{device} failed: {error}") from error
+        DeviceFaults(device).check(error)
         if is_out_of_memory(error):
             raise ModelError(f"{device} has no room for the model: {error}") from error
         raise

@@ -43,7 +43,8 @@ class DeviceFaults:
         self._in_a_row = self._in_a_row + 1 if kind == self._kind else 1
         self._kind = kind
         if self._in_a_row >= MOST_IN_A_ROW:
-            raise DeviceError(f"{self._device} is given up: {self._in_a_row} runs in a row failed, {kind}: {error}")
+            many = f"{self._in_a_row} runs in a row failed"
+            raise DeviceError(f"{self._device} is given up: {many}, {kind}: {_said(error)}")
 
     def check(self, error: Exception) -> None:
         """Something that is not a run of the model raised this. Memory is given back if there was too little.
@@ -54,7 +55,7 @@ class DeviceFaults:
         if isinstance(error, DeviceError):
             raise error
         if is_device_failure(error):
-            raise DeviceError(f"{self._device} failed: {error}") from error
+            raise DeviceError(f"{self._device} failed: {_said(error)}") from error
         if is_out_of_memory(error):
             _let_go(error)
             gc.collect()
@@ -69,7 +70,13 @@ class DeviceFaults:
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
         except RuntimeError as answer:
-            raise DeviceError(f"{self._device} failed: {answer} (first seen as: {error})") from answer
+            text = f"{self._device} failed: {_said(answer)} (first seen as: {_said(error)})"
+            raise DeviceError(text) from answer
+
+
+def _said(error: Exception) -> str:
+    # PyTorch's advice on how to debug a kernel comes in further lines.
+    return str(error).partition("\n")[0]
 
 
 def _let_go(error: BaseException | None) -> None:
