@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The service's config: its [model] and [stream] count."),
+    typer.Option("--config", "-c", metavar="FILE", help="A config of the service, whose model and stream count."),
 ]
-Preset = Annotated[str | None, typer.Option(metavar="NAME", help="Over model.preset.")]
+Preset = Annotated[str | None, typer.Option(metavar="NAME", help="In place of model.preset.")]
 
 
 def keep_kernels_of(context: typer.Context) -> None:
@@ -36,13 +36,13 @@ def extract(
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Folder of the features.")],
     config: ConfigOption = None,
     preset: Preset = None,
-    checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Over model.checkpoint.")] = None,
-    layers: Annotated[str | None, typer.Option(metavar="N,N", help="Over model.layers.")] = None,
-    tokens: Annotated[str | None, typer.Option(metavar="GROUP,GROUP", help="Over model.tokens.")] = None,
-    pool: Annotated[int | None, typer.Option(metavar="N", help="Over model.pool.")] = None,
-    output_dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="Over model.output_dtype.")] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="Over model.dtype.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Over model.device.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="In place of model.checkpoint.")] = None,
+    layers: Annotated[str | None, typer.Option(metavar="N,N", help="In place of model.layers.")] = None,
+    tokens: Annotated[str | None, typer.Option(metavar="GROUP,GROUP", help="In place of model.tokens.")] = None,
+    pool: Annotated[int | None, typer.Option(metavar="N", help="In place of model.pool.")] = None,
+    output_dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="In place of model.output_dtype.")] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="In place of model.dtype.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="In place of model.device.")] = None,
     resize: Annotated[str, typer.Option(metavar="crop|pad", help="How pictures are fitted to the model.")] = "crop",
     run_frames: Annotated[
         str, typer.Option(metavar="N|auto", help="Frames in one step of the model; auto is as many as fit.")
@@ -104,7 +104,7 @@ def convert(
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The .safetensors file to write.")],
     config: ConfigOption = None,
     preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Over model.preset; without a config, lingbot-map.")
+        str | None, typer.Option(metavar="NAME", help="In place of model.preset; without a config, lingbot-map.")
     ] = None,
     half_life: Annotated[
         float, typer.Option(metavar="FRAMES", min=0.01, help="4:3 frames after which a kda memory has lost half.")

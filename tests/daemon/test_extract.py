@@ -183,11 +183,11 @@ def _breaking(add: Add, steps: int) -> Add:
     return add_some
 
 
-@pytest.mark.parametrize("steps", [1, 8, 10, 23])
+@pytest.mark.parametrize("steps", [1, 9, 23])
 def test_a_job_that_breaks_off_after_any_step_goes_on_to_the_same_numbers(
     tmp_path: Path, steps: int, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the first block, at the end of an epoch, in it, and far on. The memory is kept after every step."""
+    """In the first block, at the end of an epoch, and far on. The memory is kept after every step."""
     with monkeypatch.context() as patch:
         patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, steps))
         with pytest.raises(Killed):
@@ -205,7 +205,7 @@ def test_a_job_that_breaks_off_after_any_step_goes_on_to_the_same_numbers(
 def test_a_job_that_takes_runs_goes_on_to_the_same_numbers_which_are_those_of_one_by_one(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = wanted(tmp_path)
+    settings = wanted(tmp_path, SCENE.replace("=40", "=22"))
     settings = replace(settings, run_frames=3, stream=replace(settings.stream, window=4, history_frames=2))
     play(replace(settings, out=tmp_path / "runs"))
     play(replace(settings, out=tmp_path / "single", run_frames=1))
@@ -213,7 +213,7 @@ def test_a_job_that_takes_runs_goes_on_to_the_same_numbers_which_are_those_of_on
         patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 5))
         with pytest.raises(Killed):
             play(settings)
-    assert 0 < index_of(tmp_path / "out").frames < 40
+    assert 0 < index_of(tmp_path / "out").frames < 22
     play(replace(settings, run_frames=None))  # as many as before
     assert_same(tmp_path / "out", tmp_path / "runs")
     assert frames_of(index_of(tmp_path / "runs")) == frames_of(index_of(tmp_path / "single"))
@@ -224,15 +224,15 @@ def test_a_job_that_takes_runs_goes_on_to_the_same_numbers_which_are_those_of_on
 
 
 def test_a_signal_or_a_kill_costs_no_frame(tmp_path: Path) -> None:
-    scene = SCENE.replace("=40", "=300")
+    scene = SCENE.replace("=40", "=120")
     config = write_config(tmp_path, "")
     command = [sys.executable, "-m", "retinad.daemon.cli", "extract", scene, "-o", str(tmp_path / "out")]
-    command += ["-c", str(config), "--shard-frames", "16", "--save-every", "0"]
+    command += ["-c", str(config), "--shard-frames", "4", "--save-every", "0"]
     codes, said = [], []
     for number in (signal.SIGINT, signal.SIGKILL):
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         done = _frames(tmp_path / "out")
-        while _frames(tmp_path / "out") < done + 20:
+        while _frames(tmp_path / "out") <= done:
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(number)
@@ -254,12 +254,12 @@ def _frames(folder: Path) -> int:
 
 
 def test_the_memory_of_delta_blocks_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = wanted(tmp_path, SCENE.replace("=40", "=9"))
+    settings = wanted(tmp_path, SCENE.replace("=40", "=6"))
     network = replace(settings.model.network, mixers=("kda", "attention"))
     settings = replace(settings, model=replace(settings.model, network=network))
     play(replace(settings, out=tmp_path / "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 6))
+        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 4))
         with pytest.raises(Killed):
             play(settings)
     assert "going on with frame" in play(settings)[1]
