@@ -80,7 +80,7 @@ class Announcer:
             failed_total=counters.failed,
             in_flight=counters.in_flight,
             nan_total=counters.nan,
-            decode_errors_total=status.decode_errors,
+            decode_errors_total=counters.decode_errors,
         )
         self._publisher.publish_status(header, loop_lag_ms=self._lag.worst_ms)
 

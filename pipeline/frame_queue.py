@@ -16,13 +16,18 @@ from .frames import Frame
 
 @dataclass(slots=True)
 class FrameCounters:
-    """What became of a camera's frames since the service started; `nan` are those published with non-finite numbers."""
+    """What became of a camera's frames since the service started.
+
+    `nan` are those published with non-finite numbers. `decode_errors` are damaged pictures or packets, be it that their
+    frames failed or came as the decoder patched them.
+    """
 
     captured: int = 0
     published: int = 0
     dropped: int = 0
     failed: int = 0
     nan: int = 0
+    decode_errors: int = 0
 
     @property
     def in_flight(self) -> int:
@@ -119,6 +124,10 @@ class FrameQueue:
         self.counters.captured += frames
         self.counters.failed += frames
         self._notify()
+
+    def count_decode_error(self) -> None:
+        """The decoder told of a damaged picture or packet."""
+        self.counters.decode_errors += 1
 
     async def settled(self) -> None:
         """Wait until every captured frame was published, dropped or failed."""

@@ -54,7 +54,6 @@ class CameraStatus:
         size: width and height of the last frame in pixels, or None before the first.
         fps: frames a second as measured, 0 where none come.
         last_frame_age_s: seconds since the last frame came, or None before the first.
-        decode_errors: damaged pictures or packets that the decoder told of.
         info: what the source said of itself when it was last opened.
     """
 
@@ -68,7 +67,6 @@ class CameraStatus:
     size: Size | None = None
     fps: float = 0.0
     last_frame_age_s: float | None = None
-    decode_errors: int = 0
     info: SourceInfo | None = None
 
 
@@ -117,7 +115,7 @@ class Camera:
         self._next_try_at: float | None = None
         self._last_frame_at: float | None = None
         self._last_pts_ns: int | None = None
-        self._decode_errors = 0
+        self._damaged = False
         self._state = CameraState.CONNECTING
         self._fault: SourceFault | None = None
         self._reason: str | None = None
@@ -139,7 +137,6 @@ class Camera:
             size=self._size,
             fps=self._rate.fps,
             last_frame_age_s=None if self._last_frame_at is None else self._clock() - self._last_frame_at,
-            decode_errors=self._decode_errors,
             info=self._info,
         )
 
@@ -178,7 +175,9 @@ class Camera:
         self._last_pts_ns = None
 
     def _hear(self, line: str) -> None:
-        self._decode_errors += is_damage(line)
+        if is_damage(line):
+            self._damaged = True
+            self._queue.count_decode_error()
         self._on_log(line)
 
     async def _read(self, capture: Capture) -> None:
@@ -257,7 +256,7 @@ class Camera:
         expected = capture.info.frame_count
         if capture.ended is None or expected is None or capture.ended.frames >= expected:
             return None
-        if not self._decode_errors and _is_at_its_end(capture.info, self._last_pts_ns):
+        if not self._damaged and _is_at_its_end(capture.info, self._last_pts_ns):
             return None
         return f"it ended after {capture.ended.frames} of {expected} frames"
 

@@ -12,7 +12,7 @@ from retinad.pipeline.frames import TokenGroup
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
 from retinad.pipeline.sources.messages import SourceInfo
 
-COUNTERS = FrameCounters(captured=100, published=70, dropped=20, failed=7, nan=5)
+COUNTERS = FrameCounters(captured=100, published=70, dropped=20, failed=7, nan=5, decode_errors=6)
 STATUS = CameraStatus(
     "cam1",
     CameraState.BACKOFF,
@@ -24,7 +24,6 @@ STATUS = CameraStatus(
     size=(640, 480),
     fps=29.987,
     last_frame_age_s=0.12345,
-    decode_errors=6,
     info=SourceInfo("ffmpeg", frame_count=200),
 )
 

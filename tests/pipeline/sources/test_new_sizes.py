@@ -51,7 +51,7 @@ async def test_a_file_that_changes_its_size_is_scaled_and_says_so(
     told = [line for line in rig.log if line.startswith("scaled: ")]
     assert len(told) == 1
     assert "320x240" in told[0]
-    assert rig.camera.status.decode_errors >= 1
+    assert rig.queue.counters.decode_errors >= 1
     assert rig.states == [S.CONNECTING, S.RUNNING, S.ENDED]
 
 
