@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 
 from retinad.pipeline.config import CameraConfig
@@ -63,3 +64,13 @@ async def test_a_file_of_one_size_is_not_said_to_change(
     rig = await play(mode(make_video(f"a{suffix}", frames=20, fps=200.0, codec=codec)))
     assert rig.camera.status.state is S.ENDED
     assert not [line for line in rig.log if line.startswith("scaled: ")]
+
+
+async def test_a_video_of_an_odd_size_has_its_own(tmp_path: Path) -> None:
+    row = np.linspace(0, 255, 321).astype(np.uint8)
+    picture = np.ascontiguousarray(np.broadcast_to(row[None, :, None], (241, 321, 3)))
+    path = tmp_path / "odd.mjpeg"
+    path.write_bytes(cv2.imencode(".jpg", picture)[1].tobytes() * 3)
+    rig = await play(lossless(path), keep=True)
+    assert [frame.stamp.source_size for frame in rig.frames] == [(321, 241)] * 3
+    assert np.abs(rig.frames[0].pixels.astype(int) - picture).max() <= 6, "a smooth slope loses little as JPEG"
