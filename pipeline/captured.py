@@ -33,7 +33,9 @@ Kind = tuple[TokenShape, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Graph:
+    # `held` is what else the graph reads, made before it was captured: others may let it go.
     graph: torch.cuda.CUDAGraph
+    held: tuple[object, ...]
     images: Tensor
     tables: StepTables
     output: Tensor
@@ -122,7 +124,8 @@ class FusedSteps:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._scratch, capture_error_mode="thread_local"):
             output = self._run(pictures, tables, memory, shape)
-        return _Graph(graph, pictures, tables, output)
+        held = (memory, *self._fused.constants(*shape.grid))
+        return _Graph(graph, held, pictures, tables, output)
 
 
 class _CapturedMemory:

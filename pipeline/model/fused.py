@@ -90,6 +90,12 @@ class FusedAggregator:
             LayerOutput(layer, frame, after) for layer, frame, after in zip(layers, kept[::2], kept[1::2], strict=True)
         )
 
+    def constants(self, rows: int, columns: int) -> tuple[object, ...]:
+        """What a step of frames with so many patches reads besides weights; whoever replays the step must keep it."""
+        embed = self._model.patch_embed
+        positions = (embed.patch_positions(rows, columns),) if isinstance(embed, DinoPatches) else ()
+        return (self._model.grid_tables(rows, columns), *positions)
+
     def _embed(self, images: Tensor, out: Tensor) -> None:
         embed = self._model.patch_embed
         if not isinstance(embed, DinoPatches):

@@ -59,11 +59,12 @@ class DinoPatches(nn.Module):
         """What the blocks are given: cls, registers and patches with their positions, float32 [F, 5 + N, C]."""
         frames = images.shape[0]
         rows, columns = (side // self._patch_size for side in images.shape[2:])
-        patches = self.patch_embed(images) + self._patch_positions(rows, columns)
+        patches = self.patch_embed(images) + self.patch_positions(rows, columns)
         first = (self.cls_token + self.pos_embed[:, :1]).expand(frames, -1, -1)
         return torch.cat((first, self.register_tokens.expand(frames, -1, -1), patches), dim=1)
 
-    def _patch_positions(self, rows: int, columns: int) -> Tensor:
+    def patch_positions(self, rows: int, columns: int) -> Tensor:
+        """The learnt positions of a grid of patches, resampled once for each grid: float32 [1, rows * columns, C]."""
         kept = self._positions.get((rows, columns))
         if kept is None:
             while len(self._positions) >= KEPT_GRIDS:
