@@ -87,6 +87,7 @@ class _Job:
         self._ended: CameraStatus | None = None
         self._news = anyio.Event()
         self._next_seq = 0
+        self._seen_seq = -1
 
     async def receive_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -106,6 +107,7 @@ class _Job:
                 self._reporter.say(f"loading {self._wanted.model.name} on {self._wanted.model.device}")
                 worker = await stack.enter_async_context(Worker(lambda: open_engine(self._wanted.model)))
                 output = await self._open_output(worker, before, (info.width, info.height))
+                stack.callback(output.close)
             if self._stopped:
                 return ExitCode.INCOMPLETE
             if output.index.complete:
@@ -202,9 +204,13 @@ class _Job:
                     break
                 self._news = anyio.Event()
                 await self._news.wait()
-            elif frame.stamp.source_seq >= self._next_seq:
-                frames.append(frame)
+            else:
+                self._seen_seq = frame.stamp.source_seq
+                if self._seen_seq >= self._next_seq:
+                    frames.append(frame)
             del frame
+        if not frames and self._is_at_its_end and self._seen_seq + 1 < self._next_seq:
+            raise JobError(ExitCode.NO_INPUT, f"the recording had more than {self._next_seq} frames before, now fewer")
         return frames
 
     async def _keep(self, worker: Worker[Engine], send: ObjectSendStream[_Done], output: Output) -> None:

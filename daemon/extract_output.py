@@ -4,6 +4,8 @@ A shard that the index does not name does not count: it is of a job that was kil
 index, the shards that it names and the memory that it goes on from always belong together.
 """
 
+import fcntl
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -83,15 +85,17 @@ class Output:
         folder: made if it is not there.
         index: what an earlier try left, checked by `settings`, or a new one.
         shard_frames: frames of a shard at most, or None for `SHARD_BYTES`.
+        lock: descriptor that keeps other jobs from the folder.
     """
 
-    def __init__(self, folder: Path, index: Index, shard_frames: int | None) -> None:
+    def __init__(self, folder: Path, index: Index, shard_frames: int | None, lock: int) -> None:
         self.index = index
         self.frames = index.frames
         self._folder = folder
         self._shard_frames = shard_frames
         self._shards = list(index.shards)
         self._failures = list(index.failures)
+        self._lock: int | None = lock
         self._open: _Shard | None = None
 
     @classmethod
@@ -107,18 +111,28 @@ class Output:
         """Begin a folder, or go on with one that has the same settings: what its index does not name is removed.
 
         Raises:
-            JobError: it was written with other settings, or cannot be written.
+            JobError: it was written with other settings, another job writes to it, or it cannot be written.
         """
         if before is not None:
             _check(folder, before, settings)
         with _written(folder):
             folder.mkdir(parents=True, exist_ok=True)
+            lock = _lock(folder)
+            if find_index(folder) != before:
+                os.close(lock)
+                raise JobError(ExitCode.UNAVAILABLE, f"another job wrote to {folder} meanwhile: try again")
             if before is None:
                 before = Index(SCHEMA, version, False, settings, mixers, 0, 0, (), (), None)
                 write_index(folder, before)
-        output = cls(folder, before, shard_frames)
+        output = cls(folder, before, shard_frames, lock)
         output._clean()
         return output
+
+    def close(self) -> None:
+        """Let other jobs have the folder. Idempotent."""
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = None
 
     def state_path(self, source_seq: int) -> Path:
         """Where the memory before this frame is to be kept."""
@@ -255,6 +269,17 @@ def _names(tensor: FeatureTensor) -> tuple[str, str]:
 
 def _frames_of(features: Features) -> int:
     return max(1, SHARD_BYTES // sum(tensor.data.nbytes for tensor in features.tensors))
+
+
+def _lock(folder: Path) -> int:
+    # The folder itself is locked, so that no file of a killed job is in the way.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise JobError(ExitCode.UNAVAILABLE, f"another job is writing to {folder}") from None
+    return descriptor
 
 
 def _check(folder: Path, before: Index, settings: Settings) -> None:

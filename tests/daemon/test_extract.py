@@ -1,6 +1,7 @@
 """An extraction gives the service's numbers, each frame once, and goes on to the same numbers after any stop."""
 
 import errno
+import fcntl
 import io
 import json
 import os
@@ -321,6 +322,33 @@ def test_a_full_disk_ends_the_job_with_its_reason_and_it_goes_on_later(
     assert not list((tmp_path / "out").glob("*.partial"))
     assert play(wanted(tmp_path))[0] == ExitCode.OK
     assert_same(tmp_path / "out", whole)
+
+
+def test_two_jobs_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    descriptor = os.open(tmp_path / "out", os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with pytest.raises(JobError, match="another job is writing") as caught:
+            play(wanted(tmp_path))
+    finally:
+        os.close(descriptor)
+    assert caught.value.code == ExitCode.UNAVAILABLE
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_recording_that_has_become_shorter_is_not_taken_for_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write_frames(tmp_path / "pictures", 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 6))
+        with pytest.raises(Killed):
+            play(wanted(tmp_path, tmp_path / "pictures"))
+    for path in paths[2:]:
+        path.unlink()
+    with pytest.raises(JobError, match="now fewer"):
+        play(wanted(tmp_path, tmp_path / "pictures"))
 
 
 def test_a_folder_of_other_settings_is_refused_with_what_differs(whole: Path) -> None:
