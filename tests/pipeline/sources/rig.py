@@ -34,6 +34,10 @@ class Rig:
     def order(self) -> list[tuple[int, int]]:
         return [(frame.stamp.stream_epoch, frame.stamp.source_seq) for frame in self.frames]
 
+    def adds_up(self) -> bool:
+        """Whether no frame is lost from the counters; the consumer may have been stopped with one in hand."""
+        return self.queue.counters.in_flight - len(self.queue) in (0, 1)
+
     async def reached(self, condition: Callable[["Rig"], bool], timeout_s: float = 30.0) -> None:
         with anyio.fail_after(timeout_s):
             while not condition(self):  # noqa: ASYNC110  # what is watched has no event

@@ -1,0 +1,142 @@
+"""Frames that are damaged or missing are counted and told of, and the others come."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retinad.pipeline.config import CameraConfig, CaptureMode
+from retinad.pipeline.errors import SourceFault
+from retinad.pipeline.frame_queue import FrameCounters, FrameQueues
+from retinad.pipeline.sources.camera import Camera, CameraState
+from retinad.pipeline.sources.capture import Captured, OnLog
+from retinad.pipeline.sources.messages import Ended, SourceInfo
+
+from .rig import live, lossless, make_rig, play, running
+from .servers import read_number
+
+pytestmark = pytest.mark.anyio
+
+MakeVideo = Callable[..., Path]
+S = CameraState
+
+
+async def test_unreadable_pictures_count_as_failed(make_folder: Callable[..., Path]) -> None:
+    folder = make_folder(6)
+    for name in ("f0.png", "f3.png", "f5.png"):
+        (folder / name).write_text("no picture")
+    rig = await play(lossless(folder))
+    assert rig.order() == [(0, 1), (0, 2), (0, 4)]
+    counters = rig.queue.counters
+    assert (counters.captured, counters.published, counters.failed, counters.in_flight) == (6, 3, 3, 0)
+    assert sum("left out" in line for line in rig.log) == 3
+
+
+@pytest.mark.parametrize("loop", [0, 1])
+async def test_a_source_without_one_readable_frame_fails_rather_than_spins(tmp_path: Path, loop: int) -> None:
+    (tmp_path / "f.png").write_text("no picture")
+    rig = await play(lossless(tmp_path, loop=loop))
+    assert (rig.statuses[-1].state, rig.statuses[-1].fault) == (S.FAILED, SourceFault.UNREADABLE)
+    assert rig.queue.counters.failed == rig.queue.counters.captured == 1
+
+
+async def test_a_damaged_video_goes_on_and_counts_what_it_lost(make_video: MakeVideo) -> None:
+    path = make_video(frames=50)
+    data = bytearray(path.read_bytes())
+    for place in range(len(data) // 3, 2 * len(data) // 3, 97):
+        data[place] = 255 - data[place]
+    path.write_bytes(data)
+    rig = await play(lossless(path), keep=True)
+    counters = rig.queue.counters
+    assert counters.captured == counters.published + counters.failed
+    assert 40 <= counters.captured <= 50, "frames whose very header is damaged are not seen by anyone"
+    assert 5 <= counters.failed <= 25
+    assert rig.queue.counters.decode_errors > 0
+    assert read_number(rig.frames[-1].pixels) == 49
+
+
+async def test_damage_that_a_decoder_conceals_is_counted(make_video: MakeVideo) -> None:
+    """Such frames come as if nothing had happened: `decode_errors` alone tells."""
+    path = make_video("a.ts", frames=60, codec="mp4v")
+    data = bytearray(path.read_bytes())
+    chance = np.random.default_rng(1)
+    for place in range(len(data) // 3, 2 * len(data) // 3, 7):
+        data[place] = chance.integers(256)
+    path.write_bytes(data)
+    rig = await play(lossless(path), keep=True)
+    assert 30 <= len(rig.frames) <= 60
+    assert rig.queue.counters.decode_errors > 0
+    assert read_number(rig.frames[-1].pixels) == 59
+    assert rig.queue.counters.captured == rig.queue.counters.published + rig.queue.counters.failed
+
+
+@pytest.mark.parametrize(("name", "codec"), [("a.avi", "MJPG"), ("a.mkv", "mp4v")])
+async def test_an_early_end_is_told(make_video: MakeVideo, name: str, codec: str) -> None:
+    path = make_video(name, frames=50, codec=codec)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 6 // 10])
+    rig = await play(lossless(path))
+    assert rig.statuses[-1].state is S.ENDED
+    assert 20 <= len(rig.frames) < 50
+    captured = rig.queue.counters.captured
+    assert rig.statuses[-1].reason == f"it ended after {captured} of 50 frames"
+
+
+@pytest.mark.parametrize(
+    ("pts_ms", "damage", "reason"),
+    [
+        ([0, 33, 500, 967], [], None),  # uneven times: 30 frames are its length and rate, not a count
+        ([0, 33, 500, 967], ["[OPENCV:FFMPEG:24] Packet corrupt"], "it ended after 4 of 30 frames"),
+        ([0, 33, 67, 100], [], "it ended after 4 of 30 frames"),
+        ([None, None, None, None], [], "it ended after 4 of 30 frames"),
+    ],
+)
+async def test_only_a_source_that_ends_too_soon_or_damaged_ended_early(
+    pts_ms: list[int | None], damage: list[str], reason: str | None
+) -> None:
+    @asynccontextmanager
+    async def opener(config: CameraConfig, on_log: OnLog) -> AsyncIterator[object]:
+        for line in damage:
+            on_log(line)
+        yield UnevenCapture(pts_ms)
+
+    rig = make_rig(lossless("/uneven.mkv"), capture=opener)
+    async with running(rig):
+        await rig.reached(lambda rig: rig.camera.status.state is S.ENDED)
+    assert rig.camera.status.reason == reason
+
+
+async def test_damage_is_counted_on_when_a_camera_is_made_anew(make_folder: Callable[..., Path]) -> None:
+    """As a reload does with a camera that it changes."""
+    folder = make_folder(2)
+    (folder / "f0.png").write_text("no picture")
+    counters = FrameCounters()
+    for total in (1, 2):
+        queue = FrameQueues().open("cam", CaptureMode.LIVE, 2, counters)
+        await Camera(live(folder), queue, lambda status: None).run()
+        assert counters.decode_errors == total
+
+
+class UnevenCapture:
+    """A file of a second with frames at these times, for which 30 frames are announced."""
+
+    def __init__(self, pts_ms: list[int | None]) -> None:
+        self.info = SourceInfo(backend="ffmpeg", fps=30.0, frame_count=30)
+        self.ended: Ended | None = None
+        self.starved = False
+        self._left = list(enumerate(pts_ms))
+
+    async def receive(self) -> Captured | None:
+        if not self._left:
+            self.ended = Ended(frames=4, skipped=0, failed=0)
+            return None
+        number, pts_ms = self._left.pop(0)
+        pts_ns = None if pts_ms is None else pts_ms * 1_000_000
+        return Captured(noise(number), number, time.time_ns(), time.monotonic_ns(), pts_ns)
+
+
+def noise(number: int) -> np.ndarray:
+    return np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)

@@ -1,0 +1,66 @@
+"""A camera can be stopped at any moment, and leaves nothing behind."""
+
+import random
+import time
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from retinad.pipeline.sources.backoff import Backoff
+from retinad.pipeline.sources.camera import CameraState
+
+from .reading import capture_processes
+from .rig import live, lossless, make_rig
+from .servers import FakeServer, Handler, http_status, mjpeg, silent
+
+pytestmark = pytest.mark.anyio
+
+Serve = Callable[[Handler], FakeServer]
+S = CameraState
+
+
+async def test_every_state_can_be_stopped(serve: Serve) -> None:
+    for source, state in (
+        (f"rtsp://127.0.0.1:{serve(silent).port}/x", S.CONNECTING),
+        ("/nothere.mp4", S.BACKOFF),
+        ("synthetic:", S.RUNNING),
+    ):
+        rig = make_rig(live(source), backoff=Backoff(first_s=100, cap_s=100))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rig.camera.run)
+            await rig.reached(lambda rig, state=state: rig.camera.status.state is state)
+            await anyio.sleep(0.3)
+            start = time.monotonic()
+            tasks.cancel_scope.cancel()
+        assert time.monotonic() - start < 0.5
+        assert rig.adds_up()
+
+
+async def test_a_stop_at_any_moment_leaves_no_process(serve: Serve) -> None:
+    """Stops that come while a process starts, connects, waits, backs off or is killed itself."""
+    urls = [f"http://127.0.0.1:{serve(handler).port}/x" for handler in (silent, mjpeg(50, 3), http_status("503 Busy"))]
+    chance = random.Random(3)
+    slowest_s = 0.0
+    for number in range(20):
+        rig = make_rig(live(urls[number % 3], connect_timeout_s=0.2))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rig.camera.run)
+            await anyio.sleep(chance.uniform(0, 0.4))
+            began = time.monotonic()
+            tasks.cancel_scope.cancel()
+        slowest_s = max(slowest_s, time.monotonic() - began)
+        assert capture_processes() == []
+        assert rig.adds_up()
+    assert slowest_s < 1
+
+
+async def test_a_full_lossless_queue_can_be_left() -> None:
+    rig = make_rig(lossless("synthetic:?width=64&height=48", queue_frames=2))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.camera.run)
+        await rig.reached(lambda rig: rig.queue.counters.captured == 3)
+        await anyio.sleep(0.05)
+        tasks.cancel_scope.cancel()
+    assert rig.queue.counters.dropped == 1
+    assert rig.adds_up()
