@@ -41,7 +41,7 @@ def attend_ranges(
 
     from .ranges_triton import launch_ranges
 
-    if suits_hopper(shape, query, memory):
+    if suits_hopper(shape, query.device):
         from .ranges_hopper import launch_hopper
 
         launch_hopper(shape, query, memory, ranges, out)
@@ -51,7 +51,7 @@ def attend_ranges(
     return out
 
 
-def suits_hopper(shape: AttentionShape, query: torch.Tensor, memory: torch.Tensor) -> bool:
-    """Whether the kernel for Hopper GPUs can do a checked call: heads of 64 or 128, a memory in query's dtype."""
-    fits = shape.D in (64, 128) and memory.dtype == query.dtype and min(shape.S, shape.P, shape.T, shape.R) > 0
-    return fits and query.device.type == "cuda" and torch.cuda.get_device_capability(query.device) == (9, 0)
+def suits_hopper(shape: AttentionShape, device: torch.device) -> bool:
+    """Whether the kernel for Hopper GPUs can do a checked call: heads of 64 or 128."""
+    fits = shape.D in (64, 128) and min(shape.S, shape.P, shape.T, shape.R) > 0
+    return fits and device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)

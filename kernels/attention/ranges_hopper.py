@@ -33,8 +33,11 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from .checks import AttentionShape
 
 BLOCK_P, GROUPS, STAGES = gl.constexpr(64), gl.constexpr(2), gl.constexpr(4)
-# Registers of a thread of the second group and of the copying warps; the first group gets what is left, 240 too.
+# Registers of a thread of the second group and of the copying warps; the first group gets what is left, as many as the
+# second. With a memory in float8 the copying warps convert, and need more.
 GROUP_REGISTERS, COPY_REGISTERS = gl.constexpr(240), gl.constexpr(24)
+GROUP_REGISTERS_FP8, COPY_REGISTERS_FP8 = gl.constexpr(232), gl.constexpr(40)
+RAW_STAGES = gl.constexpr(2)
 
 # Named barriers of the multiprocessor. Triton takes 0, 1 and one for each role from 2 on; a ring's stage has one each,
 # by which its readers say that it may be overwritten, and each group one by which it is given its turn.
@@ -50,6 +53,7 @@ TURN_TAKE = gl.constexpr("bar.sync $1, 256; mov.b32 $0, $1;")
 LEAVE = gl.constexpr("mov.b32 $0, $1; exit;")
 EXP2 = gl.constexpr("ex2.approx.ftz.f32 $0, $1;")
 
+GLUON_DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
 group_barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name since Triton 3.7, and before
 
 
@@ -59,8 +63,7 @@ def launch_hopper(
     """Write `out` for checked arguments of heads of 64 or 128 channels; NaN for tokens that are to be done again."""
     programs = triton.cdiv(shape.P, BLOCK_P.value * GROUPS.value) * shape.H * shape.S
     block = [block_n(shape.D), shape.D]
-    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[query.dtype]
-    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
+    layout = gl.NVMMASharedLayout.get_default_for(block, GLUON_DTYPES[memory.dtype])
     keys, values = (TensorDescriptor.from_tensor(part.flatten(1), block, layout) for part in memory)
     hopper_kernel[(programs,)](
         query, keys, values, ranges, out,
@@ -98,31 +101,47 @@ def hopper_kernel(
     h, s = pid // blocks_p % H, (pid // (blocks_p * H)).to(gl.int64)
     BLOCK_N: gl.constexpr = key_desc.block_type.shape[0]
     D: gl.constexpr = key_desc.block_type.shape[1]
-    DTYPE: gl.constexpr = key_desc.dtype
+    DTYPE: gl.constexpr = query_ptr.dtype.element_ty
+    BLOCK: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, D], DTYPE)
+    FP8: gl.constexpr = key_desc.dtype != DTYPE
     query_ptr += s * stride_qs + h * D
     out_ptr += s * stride_os + h * D
     ranges_ptr += s * R * 2
 
-    queries = gl.allocate_shared_memory(DTYPE, [GROUPS, BLOCK_P, D], key_desc.layout)
-    keys = gl.allocate_shared_memory(DTYPE, [STAGES, BLOCK_N, D], key_desc.layout)
-    values = gl.allocate_shared_memory(DTYPE, [STAGES, BLOCK_N, D], value_desc.layout)
+    queries = gl.allocate_shared_memory(DTYPE, [GROUPS, BLOCK_P, D], BLOCK)
+    keys = gl.allocate_shared_memory(DTYPE, [STAGES, BLOCK_N, D], BLOCK)
+    values = gl.allocate_shared_memory(DTYPE, [STAGES, BLOCK_N, D], BLOCK)
     keys_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     values_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(keys_full.index(stage), count=1)
         mbarrier.init(values_full.index(stage), count=1)
-    fence_async_shared()
     rings = (keys, values, keys_full, values_full)
     token = (query_ptr, out_ptr, stride_qp, stride_op, P)
-    gl.warp_specialize(
-        [
-            (attend_group, (0, first_p, token, ranges_ptr, scale, queries, rings, R, HEADROOM)),
-            (attend_group, (1, first_p + BLOCK_P, token, ranges_ptr, scale, queries, rings, R, HEADROOM)),
-            (copy_blocks, (key_desc, value_desc, ranges_ptr, h * D, rings, R)),
-        ],
-        [4, 4],
-        [GROUP_REGISTERS, COPY_REGISTERS],
-    )
+    first = (0, first_p, token, ranges_ptr, scale, queries, rings, R, HEADROOM)
+    second = (1, first_p + BLOCK_P, token, ranges_ptr, scale, queries, rings, R, HEADROOM)
+    if FP8:
+        raw_keys = gl.allocate_shared_memory(key_desc.dtype, [RAW_STAGES, BLOCK_N, D], key_desc.layout)
+        raw_values = gl.allocate_shared_memory(key_desc.dtype, [RAW_STAGES, BLOCK_N, D], value_desc.layout)
+        raw_full = gl.allocate_shared_memory(gl.int64, [RAW_STAGES, 1], mbarrier.MBarrierLayout())
+        for stage in gl.static_range(RAW_STAGES):
+            mbarrier.init(raw_full.index(stage), count=1)
+        fence_async_shared()
+        raw = (raw_keys, raw_values, raw_full)
+        copy = (key_desc, value_desc, ranges_ptr, h * D, rings, raw, R)
+        gl.warp_specialize(
+            [(attend_group, first), (attend_group, second), (convert_blocks, copy)],
+            [4, 4],
+            [GROUP_REGISTERS_FP8, COPY_REGISTERS_FP8],
+        )
+    else:
+        fence_async_shared()
+        copy = (key_desc, value_desc, ranges_ptr, h * D, rings, R)
+        gl.warp_specialize(
+            [(attend_group, first), (attend_group, second), (copy_blocks, copy)],
+            [4, 4],
+            [GROUP_REGISTERS, COPY_REGISTERS],
+        )
 
 
 @gluon.jit
@@ -170,6 +189,55 @@ def copy_block(desc, n, column, ring, full, READ: gl.constexpr, i):
         run(READ_WAIT, READ + stage)
     mbarrier.expect(full.index(stage), desc.block_type.nbytes)
     tma.async_copy_global_to_shared(desc, [n, column], full.index(stage), ring.index(stage))
+
+
+@gluon.jit
+def convert_blocks(key_desc, value_desc, ranges_ptr, column, rings, raw, R):
+    # As copy_blocks for a memory in float8: a block is converted while the next one is on its way.
+    keys, _values, keys_full, _values_full = rings
+    raw_keys, raw_values, raw_full = raw
+    BLOCK_N: gl.constexpr = keys.shape[1]
+    i = 0
+    for r in range(R):
+        first, count = load_range(ranges_ptr, r)
+        for j in range(gl.cdiv(count, BLOCK_N)):
+            n = first + gl.maximum(gl.minimum(j * BLOCK_N, count - BLOCK_N), 0)
+            stage = i % RAW_STAGES
+            mbarrier.expect(raw_full.index(stage), 2 * key_desc.block_type.nbytes)
+            tma.async_copy_global_to_shared(key_desc, [n, column], raw_full.index(stage), raw_keys.index(stage))
+            tma.async_copy_global_to_shared(value_desc, [n, column], raw_full.index(stage), raw_values.index(stage))
+            if i > 0:
+                convert_pair(rings, raw, i - 1)
+            i += 1
+    if i > 0:
+        convert_pair(rings, raw, i - 1)
+        if i >= STAGES:
+            run(READ_WAIT, KEYS_READ + i % STAGES)
+        mbarrier.arrive(keys_full.index(i % STAGES), count=1)  # a block that is asked for and not used: anything
+    run(LEAVE, 0)
+
+
+@gluon.jit
+def convert_pair(rings, raw, i):
+    keys, values, keys_full, values_full = rings
+    raw_keys, raw_values, raw_full = raw
+    mbarrier.wait(raw_full.index(i % RAW_STAGES), i // RAW_STAGES & 1)
+    convert_block(raw_keys.index(i % RAW_STAGES), keys, keys_full, KEYS_READ, i)
+    convert_block(raw_values.index(i % RAW_STAGES), values, values_full, VALUES_READ, i)
+
+
+@gluon.jit
+def convert_block(block, ring, full, READ: gl.constexpr, i):
+    ROWS: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    stage = i % STAGES
+    if i >= STAGES:
+        run(READ_WAIT, READ + stage)
+    for part in gl.static_range(block.shape[0] // 16):
+        piece = block.slice(part * 16, 16, 0).load(ROWS)
+        ring.index(stage).slice(part * 16, 16, 0).store(piece.to(ring.dtype))
+    fence_async_shared()
+    group_barrier()
+    mbarrier.arrive(full.index(stage), count=1)
 
 
 @gluon.jit

@@ -1,12 +1,14 @@
 """What attention to a stream's memory costs on a GPU, and how exact it is: FlashInfer's kernels against dense.
 
-`python tests/benchmarks/attention_gpu.py` prints the table of docs/attention.md. A call is one layer of one step: the
-released model makes 24 of them a frame. Each is timed by device events, 30 times after 5 to warm up, median. A stream's
-memory (0.3 GB a layer at 1005 tokens) is larger than the GPU's cache. Errors are norms against float32 of the same
-inputs.
+`python tests/benchmarks/attention_gpu.py` prints the tables of docs/attention.md, with `ranges` the second alone, which
+needs no FlashInfer: the project's own kernel over ranges that are read on the device. A call is one layer of one step:
+the released model makes 24 of them a frame. Each is timed by device events, 30 times after 5 to warm up, median. A
+stream's memory (0.3 GB a layer at 1005 tokens) is larger than the GPU's cache. Errors are norms against float32 of the
+same inputs.
 """
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +17,14 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from retinad.kernels.attention import attend_ranges
+from retinad.kernels.attention.reference import attend_ranges_reference
 from retinad.pipeline.cache.dense import DenseBackend, attend_all, seen
 from retinad.pipeline.cache.flashinfer import open_flashinfer
 from retinad.pipeline.cache.ledger import Layout, Ledger
-from retinad.pipeline.cache.mixed import MixedBackend
 from retinad.pipeline.cache.page_table import Sight, sights_of
 from retinad.pipeline.cache.pool import Pool, PoolShape
+from retinad.pipeline.cache.ranged import RangedBackend
 from retinad.pipeline.cache.state import StreamState
 from retinad.pipeline.cache.step import Backend, Step
 from retinad.pipeline.config import StreamConfig
@@ -64,10 +68,10 @@ def memories(case: Case) -> list[StreamState]:
     return states
 
 
-def milliseconds(call: Callable[[], object]) -> float:
+def milliseconds(call: Callable[[], object], calls: int = CALLS) -> float:
     """Median time of a call on the device."""
     times = []
-    for number in range(WARM_UP + CALLS):
+    for number in range(WARM_UP + calls):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         call()
@@ -128,13 +132,93 @@ def kernels_of(case: Case, backend: Backend) -> list[str]:
     return [event.name[:60] for event in seen.events()]
 
 
+@dataclass(frozen=True)
+class RangeCase:
+    """Frames of a step, each with ranges (first place, number of places) of one memory; frame s begins s * shift on."""
+
+    name: str
+    frames: int
+    frame_tokens: int
+    ranges: tuple[tuple[int, int], ...]
+    shift: int = 0
+    head_dim: int = 64
+    dtype: torch.dtype = torch.bfloat16
+    memory: torch.dtype | None = None
+
+    @property
+    def places(self) -> Tensor:
+        """[frames, ranges, 2] on the device."""
+        rows = [
+            [(n + s * self.shift, n + s * self.shift + count) for n, count in self.ranges] for s in range(self.frames)
+        ]
+        return torch.tensor(rows, device="cuda", dtype=torch.int32)
+
+
+RUN = ((3, 8040), (9001, 55275), (300_000, 1206))
+"""A frame in a run: scale frames, its own window, part of the history."""
+
+RANGE_CASES = (
+    *(RangeCase("999 + 6, no history", frames, 1005, ((3, 72360),), 72360) for frames in (1, 4, 8)),
+    *(RangeCase("999 + 6", frames, 1005, ((3, 78504),), 78504) for frames in (1, 4)),
+    *(RangeCase("a run, three ranges", frames, 1005, RUN, 1005) for frames in (8, 32)),
+    RangeCase("777 + 6", 1, 783, ((3, 62520),)),
+    *(RangeCase("256 + 6", frames, 262, ((3, 25008),), 25008) for frames in (1, 8)),
+    RangeCase("112 + 6", 1, 118, ((3, 14640),)),
+    RangeCase("float16", 1, 1005, ((3, 72360),), dtype=torch.float16),
+    RangeCase("heads of 128", 1, 1005, ((3, 72360),), head_dim=128),
+    RangeCase("memory in float8", 1, 1005, ((3, 72360),), memory=torch.float8_e4m3fn),
+)
+
+
+def replay_ms(call: Callable[[], object]) -> float:
+    """Median time of a call in a captured graph, ten replays in a row: what a captured step pays."""
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+
+    def replays() -> None:
+        for _ in range(10):
+            graph.replay()
+
+    return milliseconds(replays, 10) / 10
+
+
+def measure_ranges(case: RangeCase) -> str:
+    """A row of the second table; `dense` only where a frame sees one range."""
+    places = case.places
+    query = 2 * torch.randn((case.frames, case.frame_tokens, 16, case.head_dim), device="cuda").to(case.dtype)
+    memory = torch.randn((2, int(places.max()) + 1000, 16, case.head_dim), device="cuda", dtype=case.dtype)
+    seen = memory if case.memory is None else memory.to(case.memory)
+    out = attend_ranges(query, seen, places)
+    expected = attend_ranges_reference(query, memory, places)
+    wrong = float((out.float() - expected).norm() / expected.norm())
+    took_ms = replay_ms(lambda: attend_ranges(query, seen, places, out))
+    dense = "-"
+    if len(case.ranges) == 1:
+        parts = [(query[s], *memory[:, first:stop]) for s, ((first, stop),) in enumerate(places.tolist())]
+        dense = f"{replay_ms(lambda: [attend_all(*part) for part in parts]):.3f}"
+    count = sum(count for _, count in case.ranges)
+    tera = 4 * case.frames * case.frame_tokens * count * 16 * case.head_dim / took_ms / 1e9
+    return f"| {case.name} | {case.frames} | {count} | {took_ms:.3f} | {tera:.0f} | {dense} | {wrong:.1e} |"
+
+
+@torch.inference_mode()
+def print_ranges() -> None:
+    """The second table."""
+    print("| tokens of a frame | frames | places each sees | ms a call | TFLOP/s | dense ms | error |")
+    print("| --- | --: | --: | --: | --: | --: | --: |")
+    for case in RANGE_CASES:
+        print(measure_ranges(case), flush=True)
+
+
 @torch.inference_mode()
 def main() -> None:
     device = torch.cuda.get_device_properties(0)
     kernels = ("fa2", "fa3") if device.major == 9 else ("fa2",)
     backends: dict[str, Backend] = {"dense": DenseBackend()}
     backends |= {f"flashinfer {name}": open_flashinfer(SHAPE, name) for name in kernels}
-    backends |= {"auto": MixedBackend(backends[f"flashinfer {kernels[-1]}"], device.multi_processor_count)}
+    backends |= {"triton": RangedBackend()}
     print(f"{device.name}, PyTorch {torch.__version__}, bfloat16, 16 heads of 64 channels")
     print("| tokens of a frame | streams | tokens seen | backend | ms a call | TFLOP/s | plan ms a step | error |")
     print("| --- | --: | --: | --- | --: | --: | --: | --: |")
@@ -145,4 +229,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] != ["ranges"]:
+        main()
+    print_ranges()
