@@ -112,7 +112,10 @@ def test_pictures_give_what_the_service_publishes_of_them(tmp_path: Path) -> Non
     write_frames(tmp_path / "pictures", 24)
     config = write_config(tmp_path, camera("walk", tmp_path / "pictures", mode="lossless"))
     with subscriber(tmp_path) as records_in, running(config) as service:
-        published = features_of(receive_until(records_in, is_end))
+        try:
+            published = features_of(receive_until(records_in, is_end))
+        except TimeoutError:
+            pytest.fail(service.log.read_text())
         assert service.process.wait(10) == 0
     assert run_command(["extract", str(tmp_path / "pictures"), "-o", str(tmp_path / "out"), "-c", str(config)]) == 0
     index = index_of(tmp_path / "out")
