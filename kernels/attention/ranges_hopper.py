@@ -232,9 +232,12 @@ def convert_block(block, ring, full, READ: gl.constexpr, i):
     stage = i % STAGES
     if i >= STAGES:
         run(READ_WAIT, READ + stage)
-    for part in gl.static_range(block.shape[0] // 16):
-        piece = block.slice(part * 16, 16, 0).load(ROWS)
-        ring.index(stage).slice(part * 16, 16, 0).store(piece.to(ring.dtype))
+    # 32 elements of a thread at a time: all that its registers hold, for each piece costs barriers.
+    PIECE: gl.constexpr = 4096 // block.shape[1]
+    for part in gl.static_range(block.shape[0] // PIECE):
+        piece = block.slice(part * PIECE, PIECE, 0).load(ROWS)
+        # By way of float32: from float16 to bfloat16 at once is an instruction of the unit that takes exponentials.
+        ring.index(stage).slice(part * PIECE, PIECE, 0).store(piece.to(gl.float16).to(gl.float32).to(ring.dtype))
     fence_async_shared()
     group_barrier()
     mbarrier.arrive(full.index(stage), count=1)
