@@ -157,6 +157,21 @@ def test_the_command_says_what_is_lost_and_ends_with_the_loaders_code(
     assert run_command([*line[:-1], "nope"]) == ExitCode.USAGE
 
 
+def test_a_conversion_that_is_stopped_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(tensor: Tensor) -> memoryview:
+        raise KeyboardInterrupt
+
+    (tmp_path / "config.toml").write_text(
+        '[model]\npreset = "tiny"\nimage_width = 56\nchannels = 32\nheads = 2\ndepth = 5\nlayers = [4]\n'
+    )
+    save_file(weights(), tmp_path / "source.safetensors")
+    monkeypatch.setattr("retinad.pipeline.model.convert.tensor_bytes", stop)
+    line = ["convert", str(tmp_path / "source.safetensors"), "-o", str(tmp_path / "out.safetensors")]
+    line += ["--mixers", "kda", "-c", str(tmp_path / "config.toml")]
+    assert run_command(line) == ExitCode.INCOMPLETE
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "source.safetensors"]
+
+
 MEASURE = """
 import sys
 from pathlib import Path
