@@ -1,0 +1,64 @@
+"""Compiles the Hopper kernel without a device and prints what ptxas says: a program, to run outside the interpreter.
+
+A warning C75.. means that every matrix product is waited for, which costs half of the speed and no test would notice.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from retinad.kernels.attention import ranges_hopper
+
+PTXAS = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float8_e4m3fn: "fp8e4nv"}
+CASES = [
+    (64, torch.bfloat16, torch.bfloat16),
+    (64, torch.float16, torch.float16),
+    (64, torch.bfloat16, torch.float8_e4m3fn),
+    (128, torch.bfloat16, torch.bfloat16),
+    (128, torch.float16, torch.float8_e4m3fn),
+]
+
+
+def ptx_of(D: int, query: torch.dtype, memory: torch.dtype) -> str:
+    """The kernel for 16 heads of D channels, with aligned pointers and strides."""
+    kernel = ranges_hopper.hopper_kernel
+    block = [ranges_hopper.block_n(D), D]
+    layout = gl.NVMMASharedLayout.get_default_for(block, ranges_hopper.GLUON_DTYPES[memory])
+    desc = f"tensordesc<{NAMES[memory]}{block},{layout!r}>"
+    constants = {"H": 16, "HEADROOM": ranges_hopper.headroom(query)}
+    signature = dict.fromkeys(kernel.arg_names, "i32") | dict.fromkeys(("query_ptr", "out_ptr"), f"*{NAMES[query]}")
+    signature |= {"key_desc": desc, "value_desc": desc, "ranges_ptr": "*i32", "scale": "fp32"}
+    signature |= dict.fromkeys(constants, "constexpr")
+    places = {name: i for i, name in enumerate(kernel.arg_names)}
+    aligned = [name for name in places if name.endswith("_ptr") or name.startswith("stride")]
+    source = GluonASTSource(
+        kernel,
+        signature,
+        {(places[name],): value for name, value in constants.items()},
+        {(places[name],): [["tt.divisibility", 16]] for name in aligned},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["ptx"]
+
+
+def report_of(ptx: str) -> str:
+    """Spilled bytes, and warnings that products are waited for."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [PTXAS, "-v", "--gpu-name", "sm_90a", file.name, "-o", "/dev/null"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return " ".join(re.findall(r"\d+ bytes spill stores|C75\d\d", said))
+
+
+if __name__ == "__main__":
+    for D, query, memory in CASES:
+        sys.stdout.write(f"{D} {query} {memory}: {report_of(ptx_of(D, query, memory))}\n")
