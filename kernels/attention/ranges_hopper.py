@@ -128,9 +128,9 @@ def hopper_kernel(
             mbarrier.init(raw_full.index(stage), count=1)
         fence_async_shared()
         raw = (raw_keys, raw_values, raw_full)
-        copy = (key_desc, value_desc, ranges_ptr, h * D, rings, raw, R)
+        convert = (key_desc, value_desc, ranges_ptr, h * D, rings, raw, R)
         gl.warp_specialize(
-            [(attend_group, first), (attend_group, second), (convert_blocks, copy)],
+            [(attend_group, first), (attend_group, second), (convert_blocks, convert)],
             [4, 4],
             [GROUP_REGISTERS_FP8, COPY_REGISTERS_FP8],
         )
