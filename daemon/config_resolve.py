@@ -64,7 +64,9 @@ def resolve_camera(
     """One `[[camera]]`; `stream` is what it inherits. What is wrong goes to the report."""
     source = _resolve_source(table.source.get_secret_value(), (*path, "source"), environment, report)
     own_stream = resolve_stream(table.stream, (*path, "stream"), stream, report) if table.stream else stream
-    return replace(CameraConfig(table.name, source), **(given(table) | {"source": source, "stream": own_stream}))
+    camera = replace(CameraConfig(table.name, source), **(given(table) | {"source": source, "stream": own_stream}))
+    # A live camera gives its newest frame alone: room for more would stand empty.
+    return replace(camera, stream=replace(camera.stream, run_frames=camera.run))
 
 
 def check_names(cameras: object, report: Report) -> None:

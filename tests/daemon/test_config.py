@@ -763,3 +763,10 @@ def test_any_environment_is_a_config_or_a_config_error(tmp_path: Path, names: li
         load_config(path, dict(zip(variables, values, strict=False)))
     except ConfigError as error:
         assert error.problems  # noqa: PT017  # most are refused, not all
+
+
+def test_a_live_camera_has_no_room_for_runs(load: Load) -> None:
+    config = load(
+        f'{CAMERA}[[camera]]\nname = "b"\nsource = "synthetic:"\nmode = "lossless"\n[stream]\nrun_frames = 4\n'
+    )
+    assert [camera.stream.run_frames for camera in config.cameras] == [1, 4]
