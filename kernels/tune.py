@@ -10,6 +10,7 @@ import dataclasses
 import json
 import sys
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Problem:
         state = torch.randn(1, H, D, D, device="cuda", generator=random)
         g = g if use_gate else torch.zeros_like(g)  # nothing forgotten: errors of the inverse show most
         self.use_gate = use_gate
-        self.tensors = (q, k, v, g, beta, A_log, bias, state, None)
+        self.tensors = (q, k, v, g, beta, A_log, bias, state, None, None, None)
         self.shape = check_inputs(q, k, v, g, beta, initial_state=state)
         self.lower_bound = lower_bound
 
@@ -65,7 +66,7 @@ class Problem:
         return prepare(self.shape, self.tensors, None, options, config)(self.tensors)
 
     def expected(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        q, k, v, g, beta, A_log, bias, state, _ = self.tensors
+        q, k, v, g, beta, A_log, bias, state, *_ = self.tensors
         assert q is not None
         assert k is not None
         assert v is not None
@@ -81,8 +82,9 @@ class Problem:
 def error_of(config: KdaConfig, D: int, dtype: torch.dtype) -> float:
     """Largest relative error of outputs and states against the float64 recurrence; infinite if a kernel fails."""
     worst = 0.0
-    for lower_bound, use_gate in ((-5.0, True), (None, True), (None, False)):
-        problem = Problem(777, 2, D, dtype, lower_bound, use_gate)
+    gates, sizes = ((-5.0, True), (None, True), (None, False)), ((777, 2), (130, 160))  # few programs, and many
+    for (lower_bound, use_gate), (T, H) in product(gates, sizes):
+        problem = Problem(T, H, D, dtype, lower_bound, use_gate)
         expected = problem.expected()
         for split in (False, True):
             try:

@@ -8,6 +8,7 @@ import torch
 from .backend import runs_triton
 from .checks import KdaShape, check_cuts, check_inputs
 from .reference import chunk_kda_reference
+from .state_pool import check_writing, clear_padding, gather_states, scatter_states
 
 Result = tuple[torch.Tensor, torch.Tensor | None]
 
@@ -35,6 +36,9 @@ def chunk_kda(
     cu_seqlens_cpu: torch.Tensor | None = None,
     chunk_size: int = 64,
     split: bool | None = None,
+    state_indices: torch.Tensor | None = None,
+    final_state_indices: torch.Tensor | None = None,
+    inplace_final_state: bool = False,
 ) -> Result:
     """The recurrence of arXiv 2510.26692 (eq. 1) in its chunked form (section 3); meant for more than 64 tokens or so.
 
@@ -49,42 +53,56 @@ def chunk_kda(
     `split` cuts long sequences into pieces that run at the same time (context_parallel.py): None chooses by shape,
     True cuts as finely as allowed, False never does.
 
-    Returns o [B, T, HV, V] in v's dtype, and the final states, fp32 in the layout of initial_state, or None unless
-    `output_final_state`. Nothing is mutated and nothing returned shares memory with an argument or an earlier result.
+    `state_indices` [N], `final_state_indices` [N] and `inplace_final_state` mean what they mean to
+    `fused_recurrent_kda`: rows of a pool, -1 for padding, whose outputs are 0, and a write only on demand.
+
+    Returns o [B, T, HV, V] in v's dtype, and the final states, fp32 in the layout of initial_state (`initial_state`
+    itself if in place, mutated), or None unless `output_final_state`. Nothing else is mutated, and nothing else that is
+    returned shares memory with an argument or an earlier result.
     Raises ValueError naming the argument, the shape expected and the shape got. Without CUDA (and outside Triton's
     interpreter) it computes the same in PyTorch.
     """
     options = (
         scale, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, use_beta_sigmoid_in_kernel,
-        allow_neg_eigval, lower_bound, state_v_first, chunk_size, split,
+        allow_neg_eigval, lower_bound, state_v_first, chunk_size, split, inplace_final_state,
+        final_state_indices is None,
     )  # fmt: skip
-    tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens)
+    written_indices = state_indices if final_state_indices is None else final_state_indices
+    if not inplace_final_state:
+        written_indices = None
+    tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, state_indices, written_indices)
     kinds = [None if x is None else (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) for x in tensors]
     longest = _longest(q.shape, cu_seqlens, cu_seqlens_cpu)
     key = (*kinds, *options, longest)
     known = _calls.get(key)
-    if known is not None:
+    if known is not None and (state_indices is None or state_indices.device.type != "cpu"):
         return known(tensors)
     shape = check_inputs(
         q, k, v, g, beta, scale=scale, initial_state=initial_state, use_gate_in_kernel=use_gate_in_kernel,
         A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound, use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
         allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, cu_seqlens=cu_seqlens,
-        cu_seqlens_cpu=cu_seqlens_cpu, chunk_size=chunk_size,
+        cu_seqlens_cpu=cu_seqlens_cpu, state_indices=state_indices, chunk_size=chunk_size,
     )  # fmt: skip
+    check_writing(shape.N, initial_state, state_indices, final_state_indices, inplace_final_state, torch.float32)
     if not (q.dtype == k.dtype == v.dtype):
         raise ValueError(f"k, v: expected the dtype of q, {q.dtype}, got {k.dtype} and {v.dtype}")
     if not runs_triton(q.device):
-        return chunk_kda_reference(
-            q, k, v, g, beta, scale=scale, initial_state=initial_state, output_final_state=output_final_state,
+        o, final = chunk_kda_reference(
+            q, k, v, g, beta, scale=scale, initial_state=gather_states(initial_state, state_indices),
+            output_final_state=output_final_state or inplace_final_state,
             use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, use_gate_in_kernel=use_gate_in_kernel, A_log=A_log,
             dt_bias=dt_bias, lower_bound=lower_bound, use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
             allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, cu_seqlens=cu_seqlens,
             chunk_size=chunk_size,
         )  # fmt: skip
+        clear_padding(o, final, state_indices, cu_seqlens)
+        return o, _placed(final, initial_state, inplace_final_state, state_indices, written_indices)
     if shape.T == 0 or shape.N == 0:
-        return torch.empty(v.shape, dtype=v.dtype, device=v.device), _kept_state(
-            shape, initial_state, output_final_state, state_v_first, q.device
-        )
+        o, final = torch.empty(v.shape, dtype=v.dtype, device=v.device), None
+        if output_final_state or inplace_final_state:
+            final = _kept_states(shape, gather_states(initial_state, state_indices), state_v_first, q.device)
+        clear_padding(o, final, state_indices, cu_seqlens)
+        return o, _placed(final, initial_state, inplace_final_state, state_indices, written_indices)
 
     from .chunk_triton import Options, prepare
 
@@ -94,6 +112,7 @@ def chunk_kda(
             lower_bound=lower_bound, use_gate=use_gate_in_kernel, use_l2norm=use_qk_l2norm_in_kernel,
             beta_factor=(2 if allow_neg_eigval else 1) if use_beta_sigmoid_in_kernel else 0,
             state_v_first=state_v_first, chunk_size=chunk_size, output_final_state=output_final_state, split=split,
+            inplace_final_state=inplace_final_state,
         ),
     )  # fmt: skip
     if len(_calls) >= MAX_CALLS:
@@ -108,14 +127,27 @@ _calls: dict[tuple[object, ...], Callable[[tuple[torch.Tensor | None, ...]], Res
 MAX_CALLS = 1024
 
 
-def _kept_state(
-    shape: KdaShape, initial_state: torch.Tensor | None, wanted: bool, state_v_first: bool, device: torch.device
-) -> torch.Tensor | None:
-    if not wanted:
-        return None
-    if initial_state is None:
+def _kept_states(
+    shape: KdaShape, states: torch.Tensor | None, state_v_first: bool, device: torch.device
+) -> torch.Tensor:
+    # Of sequences without tokens.
+    if states is None:
         return torch.zeros(shape.state(state_v_first), dtype=torch.float32, device=device)
-    return initial_state.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    return states.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+
+
+def _placed(
+    final: torch.Tensor | None,
+    states: torch.Tensor | None,
+    inplace: bool,
+    read: torch.Tensor | None,
+    written: torch.Tensor | None,
+) -> torch.Tensor | None:
+    if not inplace:
+        return final
+    assert final is not None
+    assert states is not None
+    return scatter_states(states, final, read, written)
 
 
 def _longest(q_shape: torch.Size, cu_seqlens: torch.Tensor | None, cu_seqlens_cpu: torch.Tensor | None) -> int | None:

@@ -2,7 +2,7 @@
 
 # mypy: disable-error-code="no-untyped-call, import-untyped"
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -14,13 +14,19 @@ from ..configs import KdaConfig, Launch, kda_config
 from . import record
 from .checks import KdaShape
 from .context_parallel import chain_kernel, map_kernel, plan_split
-from .intra import intra_kernel
+from .intra import ALWAYS, NEVER, WHERE_STEEP, intra_kernel
 from .launch import BoundKernel, bound_kernel
+from .rows import dense_rows
 from .scan import scan_kernel
+from .state_pool import rows_are_dense
 
 MAX_MAP = 128  # keys wider than this are never cut: chain_kernel holds a piece's whole M in shared memory
 WHOLE = 2**30  # chunks of a piece where no sequence is cut
-Tensors = tuple[torch.Tensor | None, ...]  # q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens
+Tensors = tuple[torch.Tensor | None, ...]
+"""q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, and the rows of a pool that are read and written."""
+ROOMY_PROGRAMS = 2
+"""Of `intra_kernel`, to a multiprocessor: so few can have all registers (1005, 16, 64: 18.8 us instead of 24.6)."""
+STATE, CUTS = 7, 8  # where they stand among the tensors
 TILE_V = 64  # columns of V that intra_kernel does at once; narrower products were miscompiled by Triton 3.6
 
 
@@ -34,8 +40,9 @@ class Options:
     beta_factor: int  # 0: beta as it is; 1, 2: times its sigmoid
     state_v_first: bool
     chunk_size: int
-    output_final_state: bool
+    output_final_state: bool  # as a new tensor
     split: bool | None
+    inplace_final_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +84,13 @@ def prepare(
     options: Options,
     config: KdaConfig | None = None,
 ) -> "ChunkCall":
-    """The launches of checked arguments (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens); the call takes
-    any tensors of the same shapes, strides, dtypes, device and alignment. T, N > 0; `longest` is the longest sequence's
-    tokens: None where only the device knows, and then sequences count as equally long."""
+    """The launches of checked arguments; the call takes any tensors of the same shapes, strides, dtypes, device and
+    alignment. T, N > 0; `longest` is the longest sequence's tokens: None where only the device knows, and then
+    sequences count as equally long."""
     readable = _readable(tensors)
     copies = any(x is not y for x, y in zip(readable, tensors, strict=True))
     if longest is None:
-        longest = shape.T if tensors[-1] is None else -(-shape.T // shape.N)
+        longest = shape.T if tensors[CUTS] is None else -(-shape.T // shape.N)
     q = tensors[0]
     assert q is not None
     return ChunkCall(shape, readable, longest, options, copies, blocks_for(q.device, q.dtype, shape.K, shape.V, config))
@@ -107,7 +114,12 @@ class ChunkCall:
         self._device, self._dtype = q.device, q.dtype
         self._strides = tuple(x.stride(1) for x in tensors[:5] if x is not None)
         self._o_shape = (shape.B, shape.T, shape.HV, shape.V)
-        self._state_shape = shape.state(options.state_v_first) if options.output_final_state else None
+        writes = options.output_final_state or options.inplace_final_state
+        new_state = options.output_final_state and not options.inplace_final_state
+        self._state_shape = shape.state(options.state_v_first) if new_state else None
+        state, row = tensors[STATE], shape.HV * shape.K * shape.V
+        self._initial_stride = row if state is None else state.stride(0)
+        self._final_stride = self._initial_stride if options.inplace_final_state else row
         config, programs = blocks.config, shape.N * shape.HV
         self._plan = plan_split(
             tokens=shape.T, longest=longest, whole_programs=programs * -(-shape.V // config.scan_block_v),
@@ -116,12 +128,14 @@ class ChunkCall:
             split=options.split if blocks.block_k <= MAX_MAP else False,
         )  # fmt: skip
         C = options.chunk_size
-        chunks = shape.N * -(-shape.T // C) if tensors[-1] is None else shape.T // C + shape.N
+        chunks = shape.N * -(-shape.T // C) if tensors[CUTS] is None else shape.T // C + shape.N
         self._programs = chunks * shape.HV
         self._elements = self._programs * record.elements(C, blocks.block_k, blocks.pad_v)
         kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % 16 == 0) for x in tensors)
-        kind = (self._device, kinds, self._strides, options.output_final_state)
-        self._intra = _intra(shape, options, blocks, self._dtype, kind)
+        kind = (self._device, kinds, self._strides, self._initial_stride, self._final_stride, writes)
+        roomy = self._programs <= ROOMY_PROGRAMS * blocks.multiprocessors
+        intra = replace(config.intra, maxnreg=None) if roomy else config.intra
+        self._intra = _intra(shape, options, blocks, self._dtype, intra, kind)
         launch, width = config.scan, config.scan_block_v
         if self._plan is not None:
             launch, width = config.pieces, config.pieces_block_v
@@ -140,10 +154,10 @@ class ChunkCall:
     def _launch(self, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._copies:
             tensors = _readable(tensors)
-        *inputs, initial_state, cuts = tensors
+        *inputs, initial_state, cuts, read_rows, written_rows = tensors
         shape, plan = self._shape, self._plan
         o = torch.empty(self._o_shape, dtype=self._dtype, device=self._device)
-        final_state = None
+        final_state = initial_state if self._options.inplace_final_state else None
         if self._state_shape is not None:
             final_state = torch.empty(self._state_shape, dtype=torch.float32, device=self._device)
         records = torch.empty(self._elements, dtype=self._dtype, device=self._device)
@@ -154,17 +168,18 @@ class ChunkCall:
         slots, pieces, piece_chunks = shape.N, None, WHOLE
         if plan is not None:
             slots, piece_chunks = plan.slots(shape.N, shape.T, cuts is not None), plan.piece_chunks
-            pieces = self._incoming_states(records, initial_state, cuts, slots, piece_chunks)
+            pieces = self._incoming_states(records, (initial_state, read_rows), cuts, slots, piece_chunks)
             initial_state = None  # the first piece has it
         self._scan(
-            slots * self._columns, records, initial_state, pieces, cuts, o, final_state, shape.T, shape.N, piece_chunks
-        )
+            slots * self._columns, records, initial_state, pieces, cuts, o, final_state, read_rows, written_rows,
+            shape.T, shape.N, piece_chunks, self._initial_stride, self._final_stride,
+        )  # fmt: skip
         return o, final_state
 
     def _incoming_states(
         self,
         records: torch.Tensor,
-        initial_state: torch.Tensor | None,
+        states: tuple[torch.Tensor | None, torch.Tensor | None],
         cuts: torch.Tensor | None,
         slots: int,
         piece_chunks: int,
@@ -173,21 +188,29 @@ class ChunkCall:
         rows = blocks.block_k + blocks.pad_v
         size = slots * shape.HV * (rows + blocks.pad_v) * blocks.block_k
         pieces = torch.empty(size, dtype=torch.float32, device=self._device)
-        sizes = (cuts, shape.T, shape.N, piece_chunks)
-        self._maps(slots * shape.HV * -(-rows // blocks.config.maps_block_r), records, pieces, *sizes)
-        self._chain(shape.N * shape.HV * (blocks.pad_v // blocks.config.chain_block_v), pieces, initial_state, *sizes)
+        sizes = (shape.T, shape.N, piece_chunks)
+        self._maps(slots * shape.HV * -(-rows // blocks.config.maps_block_r), records, pieces, cuts, *sizes)
+        initial_state, read_rows = states
+        self._chain(
+            shape.N * shape.HV * (blocks.pad_v // blocks.config.chain_block_v), pieces, initial_state, cuts, read_rows,
+            *sizes, self._initial_stride,
+        )  # fmt: skip
         return pieces
 
 
-def _intra(shape: KdaShape, options: Options, blocks: Blocks, dtype: torch.dtype, kind: tuple[Any, ...]) -> BoundKernel:
+def _intra(
+    shape: KdaShape, options: Options, blocks: Blocks, dtype: torch.dtype, launch: Launch, kind: tuple[Any, ...]
+) -> BoundKernel:
     # exp(80) fits bfloat16's range, not float16's; float32 products split into parts that would not fit either.
-    bounded = options.use_gate and options.lower_bound is not None and dtype == torch.bfloat16
+    halves = ALWAYS
+    if dtype == torch.bfloat16:
+        halves = NEVER if options.use_gate and options.lower_bound is not None else WHERE_STEEP
     constants = (
         shape.H, shape.HV, shape.K, shape.V, blocks.pad_v, options.chunk_size, blocks.block_k, blocks.config.block_s,
-        TILE_V, options.use_gate, options.use_l2norm, options.beta_factor, bounded, blocks.dot, blocks.precision,
+        TILE_V, options.use_gate, options.use_l2norm, options.beta_factor, halves, blocks.dot, blocks.precision,
         blocks.split,
     )  # fmt: skip
-    return bound_kernel(intra_kernel, constants, blocks.config.intra, (*kind, options.lower_bound is None))
+    return bound_kernel(intra_kernel, constants, launch, (*kind, options.lower_bound is None))
 
 
 def _scan(
@@ -217,16 +240,9 @@ def _maps(shape: KdaShape, options: Options, blocks: Blocks, kind: tuple[Any, ..
 
 def _readable(tensors: Tensors) -> Tensors:
     # The same values as the kernels can read them.
-    q, k, v, g, beta, A_log, dt_bias, state, cuts = tensors
+    q, k, v, g, beta, A_log, dt_bias, state, cuts, *pool_rows = tensors
     rows = (None if x is None else dense_rows(x) for x in (q, k, v, g, beta))
-    flat = (None if x is None else x.contiguous() for x in (A_log, dt_bias, cuts))
-    A_log, dt_bias, cuts = flat
-    return (*rows, A_log, dt_bias, None if state is None else state.float().contiguous(), cuts)
-
-
-def dense_rows(x: torch.Tensor) -> torch.Tensor:
-    """`x`, or a copy of it, so that a token's heads are dense and one stride leads from token to token over all rows
-    of the batch, as in a slice of a fused projection."""
-    dense = x.stride(-1) == 1 and (x.dim() == 3 or x.stride(2) == x.shape[3] or x.shape[2] == 1)
-    even = x.shape[0] == 1 or x.stride(0) == x.shape[1] * x.stride(1)
-    return x if dense and even else x.contiguous()
+    A_log, dt_bias, *rest = (None if x is None else x.contiguous() for x in (A_log, dt_bias, cuts, *pool_rows))
+    if state is not None and not rows_are_dense(state):
+        state = state.contiguous()
+    return (*rows, A_log, dt_bias, state, *rest)

@@ -107,7 +107,7 @@ def map_kernel(
 
 @triton.jit(do_not_specialize=["T", "N", "piece_chunks"])
 def chain_kernel(
-    pieces_ptr, initial_ptr, cu_seqlens_ptr, T, N, piece_chunks,
+    pieces_ptr, initial_ptr, cu_seqlens_ptr, read_slots_ptr, T, N, piece_chunks, stride_initial,
     HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PAD_V: tl.constexpr,
     C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     STATE_V_FIRST: tl.constexpr, CHAIN_PRECISION: tl.constexpr,
@@ -127,8 +127,11 @@ def chain_kernel(
             offs_s = offs_v[:, None] * K + offs_k[None, :]
         else:
             offs_s = offs_k[None, :] * V + offs_v[:, None]
-        mask_s = (offs_v < V)[:, None] & (offs_k < K)[None, :]
-        S += tl.load(initial_ptr + (n.to(tl.int64) * HV + hv) * K * V + offs_s, mask=mask_s, other=0.0)
+        read = n.to(tl.int64)
+        if read_slots_ptr is not None:
+            read = tl.load(read_slots_ptr + n).to(tl.int64)
+        mask_s = (offs_v < V)[:, None] & (offs_k < K)[None, :] & (read >= 0)
+        S += tl.load(initial_ptr + read * stride_initial + hv * (K * V) + offs_s, mask=mask_s, other=0.0).to(tl.float32)
     slot = first_slot(n, first, T, span, cu_seqlens_ptr is not None).to(tl.int64)
     pieces_ptr += (slot * HV + hv) * (BLOCK_K + 2 * PAD_V) * BLOCK_K
     tl.store(pieces_ptr + (BLOCK_K + PAD_V) * BLOCK_K + offs_p, S)

@@ -44,17 +44,14 @@ def short_convolution(
             return y, scatter_states(initial_state, final, state_indices, written_indices)
         return y, final if output_final_state else None
 
-    from .conv_triton import launch_convolution, launch_state_update
+    from .conv_triton import launch_convolution
 
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    launch_convolution(x, weight, initial_state, state_indices, cu_seqlens, y, N)
     written = initial_state if inplace_final_state else None
     if output_final_state and not inplace_final_state:
         written = torch.empty((N, KEPT, x.shape[2]), dtype=x.dtype, device=x.device)
-    if written is not None:
-        # A launch of its own: one kernel could write a row while another program of it still reads the old one.
-        indices = (state_indices, written_indices if inplace_final_state else None)
-        launch_state_update(x, initial_state, written, indices, cu_seqlens, N)
+    indices = (state_indices, written_indices if inplace_final_state else None)
+    launch_convolution(x, weight, (initial_state, written), indices, cu_seqlens, y, N)
     return y, written
 
 

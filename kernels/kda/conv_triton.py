@@ -1,4 +1,4 @@
-"""The Triton kernels of `short_convolution`, in a file of their own so that importing the wrapper needs no triton."""
+"""The Triton kernel of `short_convolution`, in a file of its own so that importing the wrapper needs no triton."""
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -7,151 +7,113 @@ import torch
 import triton
 import triton.language as tl
 
+from .locate import locate
+from .rows import dense_rows
+
 BLOCK_T, BLOCK_D = 16, 128
 
 
 def launch_convolution(
     x: torch.Tensor,
     weight: torch.Tensor,
-    states: torch.Tensor | None,
-    state_indices: torch.Tensor | None,
+    states: tuple[torch.Tensor | None, torch.Tensor | None],
+    indices: tuple[torch.Tensor | None, torch.Tensor | None],
     cu_seqlens: torch.Tensor | None,
     y: torch.Tensor,
     N: int,
 ) -> None:
-    """Write y [B, T, D] for checked x [B, T, D], weight [D, 1, 4] and states [N or slots, 3, D]."""
-    x, weight = _rows(x), weight.contiguous()
-    B, T, D = x.shape
-    if B * T == 0:
-        return
-    states = states if states is None else _dense(states)
-    grid = (triton.cdiv(B * T, BLOCK_T) * triton.cdiv(D, BLOCK_D),)
-    convolution_kernel[grid](
-        x, weight, states, state_indices, cu_seqlens, y,
-        B * T, T, N, x.stride(1), 0 if states is None else states.stride(0), D, BLOCK_T, BLOCK_D,
-        num_warps=4,
-    )  # fmt: skip
-
-
-def launch_state_update(
-    x: torch.Tensor,
-    states: torch.Tensor | None,
-    written: torch.Tensor,
-    indices: tuple[torch.Tensor | None, torch.Tensor | None],
-    cu_seqlens: torch.Tensor | None,
-    N: int,
-) -> None:
-    """Write the last three inputs of each sequence to `written` [N or slots, 3, D], which may be `states`."""
-    x = _rows(x)
+    """Write y [B, T, D] for checked x [B, T, D] and weight [D, 1, 4], of any strides, and the last three inputs of each
+    sequence. states and indices are those read and those written, [N or slots, 3, D] and [N]; the two tensors of states
+    may be one, and a row of those written is dense."""
+    x = dense_rows(x)
     _, T, D = x.shape
     if N == 0:
         return
-    states = states if states is None else _dense(states)
-    grid = (N * triton.cdiv(D, BLOCK_D),)
-    state_update_kernel[grid](
-        x, states, written, *indices, cu_seqlens,
-        T, x.stride(1), 0 if states is None else states.stride(0), written.stride(0), D, BLOCK_D,
-        num_warps=1,
+    read, written = states
+    read = None if read is None else _dense(read)
+    if cu_seqlens is None and T == 0:
+        cu_seqlens = torch.zeros(N + 1, dtype=torch.int32, device=x.device)
+    blocks = N * triton.cdiv(T, BLOCK_T) if cu_seqlens is None else T // BLOCK_T + N
+    convolution_kernel[(blocks * triton.cdiv(D, BLOCK_D),)](
+        x, weight, read, written, *indices, cu_seqlens, y,
+        T, N, x.stride(1), weight.stride(0), weight.stride(2), _slot_stride(read), _slot_stride(written),
+        D, BLOCK_T, BLOCK_D,
+        num_warps=4,
     )  # fmt: skip
-
-
-def _rows(x: torch.Tensor) -> torch.Tensor:
-    even = x.shape[0] == 1 or x.stride(0) == x.shape[1] * x.stride(1)
-    return x if x.stride(2) == 1 and even else x.contiguous()
 
 
 def _dense(states: torch.Tensor) -> torch.Tensor:
     return states if states.stride()[1:] == (states.shape[2], 1) else states.contiguous()
 
 
+def _slot_stride(states: torch.Tensor | None) -> int:
+    return 0 if states is None else states.stride(0)
+
+
 @triton.jit
-def sequence_of(t, cu_seqlens_ptr, N):
-    # The sequence that token t [BLOCK_T] belongs to: the last one that starts at or before it. Halving the range
-    # takes log2 N loads, and skips empty sequences.
-    low = t * 0
-    high = low + N
-    while tl.max(high - low, 0) > 1:
-        middle = (low + high) // 2
-        starts_before = tl.load(cu_seqlens_ptr + middle).to(tl.int64) <= t
-        low = tl.where(starts_before, middle, low)
-        high = tl.where(starts_before, high, middle)
-    return low
+def write_state(
+    x_ptr, states_ptr, written_ptr, slots_ptr, n, length, live, stride_xt, stride_written, offs_d, D: tl.constexpr
+):  # fmt: skip
+    """Write the last three inputs of sequence n, whose first token is at x_ptr and whose state is at states_ptr."""
+    # All rows are loaded before any is stored, so that a short sequence can move its own rows up.
+    offs_r = tl.arange(0, 4)  # rows of the state, the fourth unused
+    source = length - 3 + offs_r
+    mask = (offs_r < 3)[:, None] & (offs_d < D)[None, :]
+    seen = mask & ((source >= 0) & live)[:, None]
+    rows = tl.load(x_ptr + (source.to(tl.int64) * stride_xt)[:, None] + offs_d[None, :], seen, 0.0)
+    if states_ptr is not None:
+        kept = mask & ((source < 0) & live)[:, None]
+        past = tl.load(states_ptr + ((source + 3) * D)[:, None] + offs_d[None, :], kept, 0.0)
+        rows = tl.where(kept, past.to(rows.dtype), rows)
+    written, keep = n.to(tl.int64), n >= 0
+    if slots_ptr is not None:
+        written = tl.load(slots_ptr + n).to(tl.int64)
+        keep = live & (written >= 0)
+    tl.debug_barrier()  # every thread of the program has read the state
+    tl.store(written_ptr + written * stride_written + (offs_r * D)[:, None] + offs_d[None, :], rows, mask & keep)
 
 
-@triton.jit(do_not_specialize=["tokens", "T", "N"])
+@triton.jit(do_not_specialize=["T", "N"])
 def convolution_kernel(
-    x_ptr, weight_ptr, states_ptr, slots_ptr, cu_seqlens_ptr, y_ptr,
-    tokens, T, N, stride_xt, stride_states,
+    x_ptr, weight_ptr, states_ptr, written_ptr, read_slots_ptr, written_slots_ptr, cu_seqlens_ptr, y_ptr,
+    T, N, stride_xt, stride_wd, stride_wt, stride_states, stride_written,
     D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    pid = tl.program_id(0).to(tl.int64)
+    """One program: BLOCK_T tokens of one sequence, BLOCK_D channels. The one that has a sequence's first tokens also
+    writes its state: no other one reads it, for a block is at least as long as what is kept."""
+    pid = tl.program_id(0)
     blocks_d: tl.constexpr = (D + BLOCK_D - 1) // BLOCK_D
-    offs_t = pid // blocks_d * BLOCK_T + tl.arange(0, BLOCK_T)
+    n, block, first, length = locate(pid // blocks_d, cu_seqlens_ptr, T, N, BLOCK_T)
+    if (block > 0) & (block * BLOCK_T >= length):
+        return
+    start = first + block * BLOCK_T  # from here on offsets are small
+    offs_t = tl.arange(0, BLOCK_T)
     offs_d = pid % blocks_d * BLOCK_D + tl.arange(0, BLOCK_D)
-    mask_t, mask_d = offs_t < tokens, offs_d < D
-    t = tl.minimum(offs_t, tokens - 1)
-
-    if cu_seqlens_ptr is None:
-        n = t // T
-        first = n * T
-    else:
-        n = sequence_of(t, cu_seqlens_ptr, N)
-        first = tl.load(cu_seqlens_ptr + n).to(tl.int64)
-    slot = n
-    if slots_ptr is not None:
-        slot = tl.load(slots_ptr + n).to(tl.int64)
-    live = mask_t & (slot >= 0)  # padding gets zeros
+    mask_t, mask_d = offs_t < length - block * BLOCK_T, offs_d < D
+    x_ptr += start * stride_xt
+    y_ptr += start * D
+    read = n.to(tl.int64)
+    if read_slots_ptr is not None:
+        read = tl.load(read_slots_ptr + n).to(tl.int64)
+    live = read >= 0  # padding gets zeros
+    if states_ptr is not None:
+        states_ptr += read * stride_states
 
     y = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     for tap in tl.static_range(4):
         source = offs_t + (tap - 3)
-        seen = live & (source >= first)
-        x = tl.load(x_ptr + source[:, None] * stride_xt + offs_d[None, :], seen[:, None] & mask_d[None, :], 0.0)
-        x = x.to(tl.float32)
+        past = (block == 0) & (source < 0)
+        seen = (mask_t & ~past & live)[:, None] & mask_d[None, :]
+        x = tl.load(x_ptr + (source * stride_xt)[:, None] + offs_d[None, :], seen, 0.0).to(tl.float32)
         if states_ptr is not None:
-            kept = live & (source < first)
-            row = slot * stride_states + (source - first + 3) * D
-            past = tl.load(states_ptr + row[:, None] + offs_d[None, :], kept[:, None] & mask_d[None, :], 0.0)
-            x += past.to(tl.float32)
-        y += tl.load(weight_ptr + offs_d * 4 + tap, mask_d, 0.0).to(tl.float32)[None, :] * x
+            kept = (mask_t & past & live)[:, None] & mask_d[None, :]
+            x += tl.load(states_ptr + ((source + 3) * D)[:, None] + offs_d[None, :], kept, 0.0).to(tl.float32)
+        y += tl.load(weight_ptr + offs_d * stride_wd + tap * stride_wt, mask_d, 0.0).to(tl.float32)[None, :] * x
     y *= tl.sigmoid(y)
-    tl.store(y_ptr + offs_t[:, None] * D + offs_d[None, :], y, mask_t[:, None] & mask_d[None, :])
+    tl.store(y_ptr + (offs_t * D)[:, None] + offs_d[None, :], y, mask_t[:, None] & mask_d[None, :])
 
-
-@triton.jit(do_not_specialize=["T"])
-def state_update_kernel(
-    x_ptr, states_ptr, written_ptr, read_slots_ptr, written_slots_ptr, cu_seqlens_ptr,
-    T, stride_xt, stride_states, stride_written,
-    D: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    pid = tl.program_id(0).to(tl.int64)
-    blocks_d: tl.constexpr = (D + BLOCK_D - 1) // BLOCK_D
-    n = pid // blocks_d
-    offs_d = pid % blocks_d * BLOCK_D + tl.arange(0, BLOCK_D)
-    offs_r = tl.arange(0, 4)  # rows of the state, the fourth unused
-    mask_d = offs_d < D
-
-    first, end = n * T, n * T + T
-    if cu_seqlens_ptr is not None:
-        first, end = tl.load(cu_seqlens_ptr + n).to(tl.int64), tl.load(cu_seqlens_ptr + n + 1).to(tl.int64)
-    read, written = n, n
-    if read_slots_ptr is not None:
-        read = tl.load(read_slots_ptr + n).to(tl.int64)
-    if written_slots_ptr is not None:
-        written = tl.load(written_slots_ptr + n).to(tl.int64)
-
-    # All rows are loaded before any is stored, so that a short sequence can move its own rows up.
-    source = end - 3 + offs_r
-    mask = (offs_r < 3)[:, None] & mask_d[None, :]
-    seen = mask & (source >= first)[:, None] & (read >= 0)
-    rows = tl.load(x_ptr + source[:, None] * stride_xt + offs_d[None, :], seen, 0.0)
-    if states_ptr is not None:
-        kept = mask & (source < first)[:, None] & (read >= 0)
-        row = read * stride_states + (source - first + 3) * D
-        past = tl.load(states_ptr + row[:, None] + offs_d[None, :], kept, 0.0)
-        rows = tl.where(kept, past.to(rows.dtype), rows)
-    keep = written >= 0
-    if written_slots_ptr is not None:
-        keep &= read >= 0
-    tl.debug_barrier()
-    tl.store(written_ptr + written * stride_written + (offs_r * D)[:, None] + offs_d[None, :], rows, mask & keep)
+    if written_ptr is not None:  # noqa: SIM102  # this is known to the compiler, the other on the device
+        if block == 0:
+            write_state(
+                x_ptr, states_ptr, written_ptr, written_slots_ptr, n, length, live, stride_xt, stride_written, offs_d, D
+            )

@@ -10,7 +10,8 @@ How exp(G_i - G_j) stays exact for any gate: the chunk is cut into blocks of 16 
 exp(sum from the start of i's block to i) times exp(sum from j to the end of j's block) times the decay of whole blocks
 between; within a block, the same with the halves of 16, 8, 4 and 2 tokens. Every exponent is <= 0, so nothing can
 overflow, and none is a difference of long sums. Where the gate is known to be >= -5 a block's start serves the whole
-block: exponents stay within 80, which bfloat16 and float32 hold.
+block: exponents stay within 80, which bfloat16 and float32 hold. Other gates are looked at: a slice of the columns of K
+whose blocks decay by less than 2^80 each, as nearly all do, needs no halves either.
 
 The columns of K are worked on 16 at a time, because a [4, 16, 16] tile then lies with one block of tokens in each of
 the four warps: sums over a block, its products and its inverse never leave the warp.
@@ -28,21 +29,23 @@ from .locate import locate
 from .record import DECAY, record_size
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+MOST_DOUBLINGS = tl.constexpr(80.0)  # 2^80 leaves room for keys and sums in bfloat16's range
+NEVER, WHERE_STEEP, ALWAYS = 0, 1, 2  # when blocks are halved
 
 
 @triton.jit
-def decayed_columns(k, k_before, prefix, e1, e2, BOUNDED: tl.constexpr):
+def decayed_columns(k_inside, k_before, e1, e2, INSIDE: tl.constexpr):
     """Keys for the rows of block b: k_j decayed to b's start, as [BLOCKS (b), C (j), BLOCK_S]; 0 for j after block b.
-    e1, e2: decay over the whole blocks 1 and 2. In block b itself k_j exp(-prefix_j) if BOUNDED, else 0."""
-    BLOCKS: tl.constexpr = k.shape[0]
-    BLOCK_S: tl.constexpr = k.shape[2]
+    e1, e2: decay over the whole blocks 1 and 2. In block b itself k_inside if INSIDE, else 0."""
+    BLOCKS: tl.constexpr = k_before.shape[0]
+    BLOCK_S: tl.constexpr = k_before.shape[2]
     b, j = row_of(BLOCKS)[:, :, None], column_of(BLOCKS)[:, :, None]
     two_apart = tl.where(j == 0, e1[None, None, :], e2[None, None, :])
     between = tl.where(b - j == 3, (e1 * e2)[None, None, :], tl.where(b - j == 2, two_apart, 1.0))
     factor = tl.where(j < b, between, 0.0)
     columns = k_before[None, :, :, :] * factor[:, :, None, :]
-    if BOUNDED:
-        columns = tl.where((b == j)[:, :, None, :], (k * tl.exp2(-prefix))[None, :, :, :], columns)
+    if INSIDE:
+        columns = tl.where((b == j)[:, :, None, :], k_inside[None, :, :, :], columns)
     return tl.reshape(columns, [BLOCKS, BLOCKS * SUB, BLOCK_S])
 
 
@@ -66,6 +69,15 @@ def halved_products(q, k, g, kk, qk, h: tl.constexpr, DOT: tl.constexpr, PRECISI
     mask = half_mask(row_of(SUB)[None, :, :], column_of(SUB)[None, :, :], h)
     kk = tl.where(mask, block_dot(kf, kf, kk, PRECISION), kk)
     qk = tl.where(mask, block_dot((q * factor).to(DOT), kf, qk, PRECISION), qk)
+    return kk, qk
+
+
+@triton.jit
+def block_products(q, k, g, kk, qk, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """Add all of the decayed <k_i, k_j> and <q_i, k_j> within blocks of 16 tokens, for any gate."""
+    qk += tl.where(row_of(SUB)[None, :, :] == column_of(SUB)[None, :, :], tl.sum(q * k, 2)[:, :, None], 0.0)
+    for level in tl.static_range(4):
+        kk, qk = halved_products(q, k, g, kk, qk, 1 << level, DOT, PRECISION)
     return kk, qk
 
 
@@ -103,7 +115,7 @@ def intra_kernel(
     stride_qt, stride_kt, stride_vt, stride_gt, stride_bt,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     PAD_V: tl.constexpr, C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_V: tl.constexpr,
-    USE_GATE: tl.constexpr, USE_L2NORM: tl.constexpr, BETA_FACTOR: tl.constexpr, BOUNDED: tl.constexpr,
+    USE_GATE: tl.constexpr, USE_L2NORM: tl.constexpr, BETA_FACTOR: tl.constexpr, HALVES: tl.constexpr,
     DOT: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     BLOCKS: tl.constexpr = C // SUB
@@ -155,7 +167,7 @@ def intra_kernel(
             if dt_bias_ptr is not None:
                 g += tl.load(dt_bias_ptr + hv * K + offs_k, mask=offs_k < K, other=0.0).to(tl.float32)[None, :]
             g = tl.where(mask_c[:, None] & (offs_k < K)[None, :], gate(g, rate, lower_bound), 0.0)
-        if not BOUNDED:
+        if HALVES > 0:
             g = floor_log_decay(g)
         g *= LOG2_E  # exp2 is one instruction
         if USE_L2NORM:
@@ -169,10 +181,16 @@ def intra_kernel(
         after, before = tl.exp2(prefix), tl.exp2(total[:, None, :] - prefix)  # from a block's start, to its end
         q_after, k_after, k_before = q * after, k * after, k * before
         q_rows, k_rows = q_after.to(DOT), k_after.to(DOT)
-        if not BOUNDED:
-            qk_block += tl.where(r == c, tl.sum(q * k, 2)[:, :, None], 0.0)
-            for level in tl.static_range(4):
-                kk_block, qk_block = halved_products(q, k, g, kk_block, qk_block, 1 << level, DOT, PRECISION)
+        k_inside = k
+        if HALVES == 0:
+            k_inside = k * tl.exp2(-prefix)
+        elif HALVES == 1:
+            steep = tl.min(total) < -MOST_DOUBLINGS
+            k_inside = tl.where(steep, 0.0, k) * tl.exp2(tl.where(steep, 0.0, -prefix))
+            if steep:
+                kk_block, qk_block = block_products(q, k, g, kk_block, qk_block, DOT, PRECISION)
+        else:
+            kk_block, qk_block = block_products(q, k, g, kk_block, qk_block, DOT, PRECISION)
         e0, e1, e2, e3 = block_rows(tl.exp2(total))
         b = tl.arange(0, BLOCKS)[:, None]
         from_start = tl.where(b == 0, 1.0, tl.where(b == 1, e0, tl.where(b == 2, e0 * e1, e0 * e1 * e2)))
@@ -185,8 +203,8 @@ def intra_kernel(
         tl.store(tiles_ptr + tile + offs_tile, q_state.to(element))
         tl.store(tiles_ptr + 2 * tile + offs_tile, k_state.to(element))
         tl.store(decay_ptr + offs_k, e0 * e1 * e2 * e3)
-        if BOUNDED or BLOCKS > 1:
-            columns = decayed_columns(k, k_before, prefix, e1, e2, BOUNDED).to(DOT)
+        if HALVES < 2 or BLOCKS > 1:
+            columns = decayed_columns(k_inside, k_before, e1, e2, HALVES < 2).to(DOT)
             A = block_dot(k_rows, columns, A, PRECISION)
             qk = block_dot(q_rows, columns, qk, PRECISION)
 
@@ -198,9 +216,9 @@ def intra_kernel(
     offs_w = tl.arange(0, BLOCK_W)
     kb_next = load_columns(tiles_ptr, BLOCK_K, offs_w, rows, C, BLOCK_K)
     qk = tl.where(row_of(C) >= column_of(C), tl.reshape(qk, [C, C]), 0.0)
-    if BOUNDED:
-        kk_block = diagonal_blocks(A)
-    else:
+    if HALVES < 2:
+        kk_block += diagonal_blocks(A)
+    if HALVES > 0:
         qk += block_diagonal(qk_block, C, BLOCKS)
     tl.store(tiles_ptr + 3 * tile + offs_c[:, None] * C + offs_c[None, :], (scale * qk).to(element))
     beta_rows = tl.reshape(beta, [BLOCKS, SUB])[:, :, None]

@@ -9,6 +9,7 @@ import triton.language as tl
 
 from .checks import KdaShape
 from .gate import log_decay, unit_rows
+from .rows import dense_rows
 
 # One warp holds a [BLOCK_K, BLOCK_V] tile of the state in registers: 1,024 floats are 32 registers a thread, a sum over
 # K crosses lanes only, never warps, and one sequence of 16 heads of 128 x 128 is 256 programs. A row of 8 floats is one
@@ -33,7 +34,7 @@ def launch_recurrent(
     """Launch over checked arguments: tokens (q, k, v, g, beta), gate (A_log, dt_bias, lower_bound), states and
     indices (read, written). `beta_factor` 0 takes beta as it is, 1 and 2 multiply its sigmoid. Writes `o` and the
     written state."""
-    rows = [_rows(x) for x in tokens]
+    rows = [dense_rows(x) for x in tokens]
     block_k, block_v = block_sizes(shape.K, shape.V)
     programs = shape.N * shape.HV * triton.cdiv(shape.V, block_v)
     if programs == 0:
@@ -57,14 +58,6 @@ def block_sizes(K: int, V: int) -> tuple[int, int]:
 
 def _slot_stride(states: torch.Tensor | None) -> int:
     return 0 if states is None else states.stride(0)
-
-
-def _rows(x: torch.Tensor) -> torch.Tensor:
-    # The kernel walks tokens with one stride and expects each token's heads dense, as they are in a slice of a fused
-    # projection; anything else is copied.
-    dense = x.stride(-1) == 1 and (x.dim() == 3 or x.stride(2) == x.shape[3] or x.shape[2] == 1)
-    even = x.shape[0] == 1 or x.stride(0) == x.shape[1] * x.stride(1)
-    return x if dense and even else x.contiguous()
 
 
 @triton.jit(do_not_specialize=["T"])

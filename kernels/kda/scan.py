@@ -37,13 +37,15 @@ def chunk_update(
 
 @triton.jit(do_not_specialize=["T", "N", "piece_chunks"])
 def scan_kernel(
-    records_ptr, initial_ptr, pieces_ptr, cu_seqlens_ptr, o_ptr, final_ptr,
-    T, N, piece_chunks,
+    records_ptr, initial_ptr, pieces_ptr, cu_seqlens_ptr, o_ptr, final_ptr, read_slots_ptr, written_slots_ptr,
+    T, N, piece_chunks, stride_initial, stride_final,
     HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, PAD_V: tl.constexpr,
     C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     STATE_V_FIRST: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program: one piece of one sequence (the whole, where pieces_ptr is None), one value head, BLOCK_V columns."""
+    """One program: one piece of one sequence (the whole, where pieces_ptr is None), one value head, BLOCK_V columns.
+
+    It reads and writes the same part of a state, so that a row of a pool can be written where it was read."""
     BLOCKS_V: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
     pid = tl.program_id(0)
     block, hv, slot = pid % BLOCKS_V, pid // BLOCKS_V % HV, pid // (BLOCKS_V * HV)
@@ -65,13 +67,17 @@ def scan_kernel(
         offs_s = offs_v[:, None] * K + offs_k[None, :]
     else:
         offs_s = offs_k[None, :] * V + offs_v[:, None]
-    state = (n.to(tl.int64) * HV + hv) * K * V
+    offs_s += hv * (K * V)
+    read = n.to(tl.int64)
+    if read_slots_ptr is not None:
+        read = tl.load(read_slots_ptr + n).to(tl.int64)
+    live = read >= 0  # a padding sequence gets zeros; its tokens are not looked at
     S = tl.zeros([BLOCK_V, BLOCK_K], tl.float32)
     if pieces_ptr is not None:
         rows = (slot.to(tl.int64) * HV + hv) * (BLOCK_K + 2 * PAD_V) + BLOCK_K + PAD_V + offs_v
         S += tl.load(pieces_ptr + rows[:, None] * BLOCK_K + offs_k[None, :], mask=(offs_v < PAD_V)[:, None], other=0.0)
     elif initial_ptr is not None:
-        S += tl.load(initial_ptr + state + offs_s, mask=mask_s, other=0.0)
+        S += tl.load(initial_ptr + read * stride_initial + offs_s, mask=mask_s & live, other=0.0).to(tl.float32)
 
     record = (first_slot(n, first, T, C, cu_seqlens_ptr is not None) + start).to(tl.int64) * HV + hv
     record_ptr = records_ptr + record * record_size(C, BLOCK_K, PAD_V)
@@ -79,7 +85,8 @@ def scan_kernel(
     offs_tile = offs_c[:, None] * BLOCK_K + offs_k[None, :]
     offs_a = offs_c[:, None] * C + offs_c[None, :]
     offs_o = offs_c[None, :] * (HV * V) + offs_v[:, None]
-    for chunk in range(start, end):
+    last = tl.where(live, end, start)
+    for chunk in range(start, last):
         tiles_ptr = record_ptr + DECAY * BLOCK_K
         q = tl.load(tiles_ptr + C * BLOCK_K + offs_tile).to(DOT)
         attention = tl.load(tiles_ptr + 3 * C * BLOCK_K + offs_a).to(DOT)
@@ -90,5 +97,14 @@ def scan_kernel(
         tl.store(o_ptr + offs_o, o.to(o_ptr.dtype.element_ty), mask=mask_o)
         record_ptr += HV * record_size(C, BLOCK_K, PAD_V)
         o_ptr += C * HV * V
+    for chunk in range(last, end):
+        mask_o = (offs_v < V)[:, None] & (offs_c < length - chunk * C)[None, :]
+        tl.store(o_ptr + offs_o, tl.zeros([BLOCK_V, C], o_ptr.dtype.element_ty), mask=mask_o)
+        o_ptr += C * HV * V
     if final_ptr is not None:
-        tl.store(final_ptr + state + offs_s, S, mask=mask_s & (end >= chunks))
+        written, keep = n.to(tl.int64), end >= chunks
+        if written_slots_ptr is not None:
+            written = tl.load(written_slots_ptr + n).to(tl.int64)
+            keep &= live & (written >= 0)
+        S = tl.where(live, S, 0.0)
+        tl.store(final_ptr + written * stride_final + offs_s, S, mask=mask_s & keep)

@@ -4,9 +4,8 @@ Dimension letters: T tokens, C channels, H query/key heads, HV value heads, K an
 N sequences of a call, D = 2 H K + HV V channels of the short convolution.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -14,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retinad.kernels.kda import chunk_kda, fused_recurrent_kda
+from retinad.kernels.kda.backend import runs_triton
 from retinad.kernels.kda.conv import KEPT, WIDTH, short_convolution
-from retinad.kernels.kda.state_pool import clear_padding, gather_states, scatter_states
+from retinad.kernels.kda.gated_norm import gated_rms_norm
 
-Attend = Callable[..., tuple[Tensor, Tensor | None]]
+from .packed import SideBySide
 
 FEW_TOKENS = 64
 """Tokens a sequence up to which one pass token by token is the faster kernel."""
@@ -146,10 +146,20 @@ class GatedRMSNorm(nn.Module):
         self._eps = eps
         self.weight = nn.Parameter(torch.ones(width))
 
-    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        """x and gate [..., V]; gives [..., V] in x's dtype."""
-        normed = functional.rms_norm(x.float(), self.weight.shape, self.weight.float(), self._eps)
-        return (normed * gate.float().sigmoid()).to(x.dtype)
+    def forward(self, x: Tensor, gate: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x and gate [B, T, HV, V], bias [HV * V] of the gate; gives [B, T, HV, V] in x's dtype."""
+        return gated_rms_norm(x, gate, self.weight, self._eps, bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Projected:
+    # What the layer makes of its input: mixed [B, T, D], decay [B, T, HV * K], beta [B, T, HV], gate [B, T, HV * V]
+    # and what is still to be added to it. Slices of wider tensors.
+    mixed: Tensor
+    decay: Tensor
+    beta: Tensor
+    gate: Tensor
+    gate_bias: Tensor | None
 
 
 class KimiDeltaAttention(nn.Module):
@@ -183,6 +193,7 @@ class KimiDeltaAttention(nn.Module):
         )
         self.o_norm = GatedRMSNorm(config.value_dim, config.norm_eps)
         self.o_proj = nn.Linear(values, C, bias=False, dtype=dtype)
+        self._input_weights, self._gate_weights, self._taps = SideBySide(), SideBySide(), SideBySide()
 
     def new_state(self, rows: int) -> DeltaAttentionState:
         """States of `rows` new streams, zeros, on the layer's device."""
@@ -212,30 +223,50 @@ class KimiDeltaAttention(nn.Module):
         if read_only or sequences.slots is None:
             sequences = Sequences(sequences.cu_seqlens, sequences.cu_seqlens_cpu, sequences.slots)
         tokens = tokens.to(self.q_proj.weight.dtype)
-        mixed, convolution = self._mix(tokens, state, sequences, read_only)
-        attended, recurrent = self._attend(tokens, mixed, state, sequences, read_only)
-        gate = _heads(self.g_proj(tokens), self.config.value_dim)
-        out: Tensor = self.o_proj(self.o_norm(attended, gate).flatten(2))
+        projected = self._project_together(tokens) if runs_triton(tokens.device) else self._project(tokens)
+        mixed, convolution = self._mix(projected.mixed, state, sequences, read_only)
+        attended, recurrent = self._attend(mixed, projected, state, sequences, read_only)
+        gate = _heads(projected.gate, self.config.value_dim)
+        out: Tensor = self.o_proj(self.o_norm(attended, gate, projected.gate_bias).flatten(2))
         if read_only or sequences.slots is not None:
             return out, state
         assert recurrent is not None
         return out, DeltaAttentionState(recurrent, convolution)
 
-    def _mix(
-        self, tokens: Tensor, state: DeltaAttentionState | None, sequences: Sequences, read_only: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        # The projections lie side by side in one buffer, so that one convolution serves all three.
+    def _project(self, tokens: Tensor) -> _Projected:
+        # Queries, keys and values lie side by side in one buffer, so that one convolution serves all three.
         rows = tokens.flatten(0, 1)
         mixed = tokens.new_empty(*tokens.shape[:2], self.config.mixed_channels)
         parts = mixed.flatten(0, 1).tensor_split(self.config.cuts, dim=1)
         for part, projection in zip(parts, (self.q_proj, self.k_proj, self.v_proj), strict=True):
             torch.mm(rows, projection.weight.t(), out=part)
+        return _Projected(mixed, self.f_proj(tokens), self.b_proj(tokens), self.g_proj(tokens), None)
+
+    def _project_together(self, tokens: Tensor) -> _Projected:
+        # The same in two products where keys are as wide as values, else in three.
+        config, low = self.config, self.config.value_dim
+        (f_first, f_second), (g_first, g_second) = _linears(self.f_proj), _linears(self.g_proj)
+        layers = (self.q_proj, self.k_proj, self.v_proj, f_first, g_first, self.b_proj)
+        wide = functional.linear(tokens, self._input_weights.rows(layers))
+        ends = tuple(accumulate((config.mixed_channels, low, low, config.value_heads)))
+        mixed, f, g, beta, _ = wide.tensor_split(ends, dim=2)
+        if config.head_dim != config.value_dim:
+            decay, gate = functional.linear(f, f_second.weight), functional.linear(g, g_second.weight)
+            return _Projected(mixed, decay, beta, gate, g_second.bias)
+        both = wide[:, :, ends[0] : ends[2]].flatten(0, 1).view(-1, 2, low).transpose(0, 1)
+        weights = self._gate_weights.rows((f_second, g_second))[: 2 * config.value_channels]
+        decay, gate = torch.bmm(both, weights.view(2, -1, low).mT).view(2, *tokens.shape[:2], -1)
+        return _Projected(mixed, decay, beta, gate, g_second.bias)
+
+    def _mix(
+        self, mixed: Tensor, state: DeltaAttentionState | None, sequences: Sequences, read_only: bool
+    ) -> tuple[Tensor, Tensor | None]:
         if not self.config.short_convolution:
             return functional.silu(mixed), None
-        in_pool = sequences.slots is not None
+        layers, in_pool = (self.q_conv1d, self.k_conv1d, self.v_conv1d), sequences.slots is not None
         return short_convolution(
             mixed,
-            torch.cat([self.q_conv1d.weight, self.k_conv1d.weight, self.v_conv1d.weight]),
+            self._taps.taps(layers) if runs_triton(mixed.device) else torch.cat([layer.weight for layer in layers]),
             initial_state=None if state is None else state.convolution,
             output_final_state=not read_only,
             cu_seqlens=sequences.cu_seqlens,
@@ -246,22 +277,21 @@ class KimiDeltaAttention(nn.Module):
 
     def _attend(
         self,
-        tokens: Tensor,
         mixed: Tensor,
+        projected: _Projected,
         state: DeltaAttentionState | None,
         sequences: Sequences,
         read_only: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        config, recurrent = self.config, None if state is None else state.recurrent
+        config = self.config
         q, k, v = mixed.tensor_split(config.cuts, dim=-1)
-        many = sequences.longest(tokens.shape[1]) > FEW_TOKENS
-        attend: Attend = partial(
-            chunk_kda if many else fused_recurrent_kda,
+        attend = chunk_kda if sequences.longest(mixed.shape[1]) > FEW_TOKENS else fused_recurrent_kda
+        return attend(
             q=_heads(q, config.head_dim),
             k=_heads(k, config.head_dim),
             v=_heads(v, config.value_dim),
-            g=_heads(self.f_proj(tokens), config.head_dim),
-            beta=self.b_proj(tokens),
+            g=_heads(projected.decay, config.head_dim),
+            beta=projected.beta,
             A_log=self.A_log,
             dt_bias=self.dt_bias,
             lower_bound=config.lower_bound,
@@ -271,12 +301,8 @@ class KimiDeltaAttention(nn.Module):
             allow_neg_eigval=config.allow_neg_eigval,
             cu_seqlens=sequences.cu_seqlens,
             cu_seqlens_cpu=sequences.cu_seqlens_cpu,
+            initial_state=None if state is None else state.recurrent,
             output_final_state=not read_only,
-        )
-        if many:
-            return _attend_many(attend, recurrent, sequences)
-        return attend(
-            initial_state=recurrent,
             state_indices=sequences.slots,
             final_state_indices=sequences.written_slots,
             inplace_final_state=sequences.slots is not None and not read_only,
@@ -301,15 +327,11 @@ def _heads(x: Tensor, width: int) -> Tensor:
     return x.view(*x.shape[:-1], x.shape[-1] // width, width)
 
 
-def _attend_many(attend: Attend, pool: Tensor | None, sequences: Sequences) -> tuple[Tensor, Tensor | None]:
-    o, final = attend(initial_state=gather_states(pool, sequences.slots))
-    if pool is None or sequences.slots is None:
-        return o, final
-    clear_padding(o, None, sequences.slots, sequences.cu_seqlens)
-    if final is not None:
-        written = sequences.slots if sequences.written_slots is None else sequences.written_slots
-        scatter_states(pool, final, sequences.slots, written)
-    return o, None
+def _linears(pair: nn.Sequential) -> tuple[nn.Linear, nn.Linear]:
+    first, second = pair
+    assert isinstance(first, nn.Linear), "made so"
+    assert isinstance(second, nn.Linear), "made so"
+    return first, second
 
 
 def _check_gate(prefix: str, stored: float | None, expected: float | None) -> None:

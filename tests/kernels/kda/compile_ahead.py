@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from retinad.kernels.kda import conv_triton, recurrent_triton, state_pool_triton
+from retinad.kernels.kda import conv_triton, gated_norm_triton, recurrent_triton, state_pool_triton
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 SIZES = [(64, 64), (100, 60), (128, 128), (256, 256)]
@@ -68,14 +68,14 @@ def bare(arguments: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def convolution_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
-    for kernel, warps in ((conv_triton.convolution_kernel, 4), (conv_triton.state_update_kernel, 1)):
-        pointers = {name: "*i32" if "slots" in name or "cu_" in name else "*bf16" for name in kernel.arg_names}
-        numbers = {name: "i32" for name in kernel.arg_names if not name.endswith("_ptr")}
-        blocks = {"D": 3072, "BLOCK_T": conv_triton.BLOCK_T, "BLOCK_D": conv_triton.BLOCK_D}
-        arguments = pointers | numbers | blocks
-        yield kernel.__name__, kernel, arguments, warps
-        options = [name for name in pointers if "slots" in name or name in ("states_ptr", "cu_seqlens_ptr")]
-        yield f"{kernel.__name__}, bare", kernel, bare(arguments, *options), warps
+    kernel = conv_triton.convolution_kernel
+    pointers = {name: "*i32" if "slots" in name or "cu_" in name else "*bf16" for name in kernel.arg_names}
+    numbers = {name: "i32" for name in kernel.arg_names if not name.endswith("_ptr")}
+    blocks = {"D": 3072, "BLOCK_T": conv_triton.BLOCK_T, "BLOCK_D": conv_triton.BLOCK_D}
+    arguments = pointers | numbers | blocks
+    yield kernel.__name__, kernel, arguments, 4
+    options = ("read_slots_ptr", "written_slots_ptr", "states_ptr", "written_ptr", "cu_seqlens_ptr")
+    yield f"{kernel.__name__}, bare", kernel, bare(arguments, *options), 4
 
 
 def scatter_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
@@ -84,6 +84,15 @@ def scatter_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
     yield "scatter_kernel", state_pool_triton.scatter_kernel, pointers | sizes, 4
 
 
+def norm_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
+    pointers = {"x_ptr": "*bf16", "gate_ptr": "*bf16", "weight_ptr": "*fp32", "bias_ptr": "*bf16", "y_ptr": "*bf16"}
+    numbers = {"rows": "i32", "stride_xt": "i32", "stride_gt": "i32", "eps": "fp32"}
+    for V in (64, 100, 256):
+        block_v = triton.next_power_of_2(V)
+        sizes = {"HV": 16, "V": V, "BLOCK_N": gated_norm_triton.BLOCK // block_v, "BLOCK_V": block_v}
+        yield f"gated_norm_kernel {V}", gated_norm_triton.gated_norm_kernel, pointers | numbers | sizes, 8
+
+
 if __name__ == "__main__":
-    for name, kernel, arguments, warps in [*recurrent_cases(), *convolution_cases(), *scatter_cases()]:
+    for name, kernel, arguments, warps in [*recurrent_cases(), *convolution_cases(), *scatter_cases(), *norm_cases()]:
         sys.stdout.write(f"{name}: {compile_for_hopper(kernel, arguments, warps)}\n")

@@ -48,6 +48,21 @@ def test_saturated_gate_in_the_kernel(device: torch.device) -> None:
     assert_matches(call.having(g=torch.full_like(call.tokens["g"], 50.0)), CHUNK)
 
 
+@pytest.mark.parametrize("steep", ["slices", "blocks", "none"])
+def test_columns_that_need_halves_beside_ones_that_do_not(device: torch.device, steep: str) -> None:
+    """In 16 bits the kernel looks at each slice of 16 columns of each chunk."""
+    call = make_call(130, K=64, V=24, dtype=BFLOAT16, device=device)
+    g = torch.full_like(call.tokens["g"], -0.05)
+    if steep == "slices":
+        g[..., 20], g[..., 63] = -7.0, -30.0
+    elif steep == "blocks":
+        g[:, 70:73, :, 5] = -40.0
+    call = call.having(g=g)
+    for got, want in zip(call.run(CHUNK), call.expected(), strict=True):
+        # The interpreter's bfloat16 rounds towards zero.
+        assert_close(got, want, 2e-2 if device.type == "cpu" else 1e-2)
+
+
 def test_minus_infinity_is_a_gate_that_forgets(device: torch.device) -> None:
     call = make_call(20, device=device)
     g = call.tokens["g"].clone()

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from retinad.pipeline.model import delta_attention
 from retinad.pipeline.model.delta_attention import (
     DeltaAttentionConfig,
     DeltaAttentionState,
@@ -96,6 +97,24 @@ def test_equals_the_layer_written_out(config: DeltaAttentionConfig, T: int) -> N
     """Few tokens go through the recurrent kernel, 66 through the chunked one."""
     layer, tokens = make_layer(config), make_tokens(T)
     assert error(layer(tokens)[0], expected(layer, tokens)) < 1e-4
+
+
+@pytest.mark.parametrize("T", [3, 66])
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, value_dim=8)], ids=["other widths", "equal widths"])
+def test_projections_side_by_side_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, config: DeltaAttentionConfig, T: int
+) -> None:
+    """As on a device where kernels run: few products, over weights that lie together."""
+    monkeypatch.setattr(delta_attention, "runs_triton", lambda device: True)
+    layer, tokens = make_layer(config), make_tokens(T, B=2)
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    want = torch.cat([expected(layer, tokens[:1]), expected(layer, tokens[1:])])
+    assert error(layer(tokens)[0], want) < 1e-4
+    assert list(layer.state_dict()) == list(before)
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+    layer.load_state_dict({name: value / 2 for name, value in before.items()}, assign=True)
+    want = torch.cat([expected(layer, tokens[:1]), expected(layer, tokens[1:])])
+    assert error(layer(tokens)[0], want) < 1e-4
 
 
 def test_bfloat16() -> None:
