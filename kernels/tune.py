@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from .bench import call_time_ms
-from .configs import KdaConfig, Launch, kda_config
 from .kda.checks import check_inputs
 from .kda.chunk_triton import Options, prepare
 from .kda.reference import recurrent_kda_reference
+from .tuning import KdaConfig, Launch, kda_config
 
 LARGEST_ERROR = {torch.bfloat16: 1e-2, torch.float16: 1e-2, torch.float32: 1e-4}
 KEYS = ("16-64", "16-128", "32-64", "32-128")

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..configs import KdaConfig, Launch, kda_config
+from ..tuning import KdaConfig, Launch, kda_config
 from . import record
 from .checks import KdaShape
 from .context_parallel import chain_kernel, map_kernel, plan_split

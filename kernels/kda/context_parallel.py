@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from ..configs import ScanCosts
+from ..tuning import ScanCosts
 from .locate import first_slot, locate, sequence_tokens
 from .record import record_size
 from .scan import chunk_update

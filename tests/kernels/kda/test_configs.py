@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-import retinad.kernels.configs as configs
-from retinad.kernels.configs import KdaConfig, kda_config
+from retinad.kernels import tuning
+from retinad.kernels.tuning import KdaConfig, kda_config
 
-TABLES = sorted((Path(configs.__file__).resolve().parent / "configs").glob("*.json"))
+TABLES = sorted((Path(tuning.__file__).resolve().parent / "configs").glob("*.json"))
 SIZES = [(bits, block_k) for bits in (16, 32) for block_k in (64, 128, 256)]
 
 

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinad.kernels.configs import ScanCosts, kda_config
 from retinad.kernels.kda.chunk import chunk_kda
 from retinad.kernels.kda.context_parallel import MAX_PIECES, SplitPlan, plan_split
+from retinad.kernels.tuning import ScanCosts, kda_config
 
 from .oracle import FLOAT32, Implementation, assert_close, assert_matches, make_call
 
