@@ -3,7 +3,8 @@
 A step of one later frame of each of its streams is the same launches whatever the streams' ages: pictures and tables
 are copied to where the graph reads them, and its output is read where it writes it. A kind of step runs once without a
 graph, which compiles its kernels and makes its tables, is captured the second time, and replayed from then on. Graphs
-know the addresses of the streams' memory: when the pool moves it, they are made anew.
+know the addresses of the streams' memory: when the pool moves it, they are made anew. A graph for which the device has
+no room is done without: the step runs as it did before.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from .cache.step import Step
 from .cache.tables import StepTables
 from .config import OutputConfig
 from .model.delta_attention import KimiDeltaAttention, Sequences
+from .model.devices import is_out_of_memory
 from .model.fused import FusedAggregator, Memory
 from .packing import TokenShape, gather
 
@@ -26,6 +28,14 @@ if TYPE_CHECKING:
 
 MOST_GRAPHS = 32
 """Captured at once, the least recently used one goes first: some ten megabytes each."""
+
+EARNED_RUNS = 64
+"""Runs without a graph after which a kind of step takes the place of another: were it one, kinds that come in turn, one
+more than there is room for, would each be captured at every step, which launches all that a run does and more. The
+number is chosen, not measured."""
+
+RETRY_RUNS = 1000
+"""Runs without a graph until one is tried again for which there was no room."""
 
 Kind = tuple[TokenShape, int]
 """What the frames of a step are, and how many."""
@@ -39,6 +49,12 @@ class _Graph:
     images: Tensor
     tables: StepTables
     output: Tensor
+
+    def replay(self, images: Sequence[Tensor], tables: StepTables) -> Tensor:
+        torch.stack(list(images), out=self.images)
+        self.tables.flat.copy_(tables.flat, non_blocking=True)
+        self.graph.replay()
+        return self.output
 
 
 class FusedSteps:
@@ -57,7 +73,7 @@ class FusedSteps:
         self._output = output
         self._capture = capture
         self._version = pool.version
-        self._seen: set[Kind] = set()
+        self._runs: dict[Kind, int] = {}  # of kinds that have no graph; some hundreds: sizes in patches, and frames
         self._graphs: dict[Kind, _Graph] = {}
         self._host: dict[int, StepTables] = {}
         self._scratch: _POOL_HANDLE | None = None
@@ -73,58 +89,84 @@ class FusedSteps:
         Returns:
             what `gather` gives of it, valid until the next step.
         """
-        tables = self._filled(step, len(images))
-        if not (self._capture and step.single):
+        try:
+            tables = self._filled(step, len(images))
+            if self._capture and step.single:
+                return self._run_single(images, tables, shape)
             return self._run(torch.stack(list(images)), tables.to(self._pool.shape.device), step, shape)
-        graph = self._graph((shape, len(images)), images)
-        if graph is None:
-            device_tables = tables.to(self._pool.shape.device)
-            memory = _CapturedMemory(self._pool, device_tables, shape.tokens)
-            return self._run(torch.stack(list(images)), device_tables, memory, shape)
-        torch.stack(list(images), out=graph.images)
-        graph.tables.flat.copy_(tables.flat, non_blocking=True)
-        graph.graph.replay()
-        return graph.output
+        except BaseException:
+            self._host.clear()  # nobody waits for this step: its copy to the device may still read them
+            raise
 
     def _filled(self, step: Step, frames: int) -> StepTables:
         # Steps wait for their output, so the copy of the step before has been read.
         tables = self._host.get(frames)
         if tables is None:
-            tables = self._host[frames] = StepTables.empty(frames, torch.device("cpu"))
+            pinned = self._pool.shape.device.type == "cuda"
+            tables = self._host[frames] = StepTables.empty(frames, torch.device("cpu"), pinned=pinned)
         step.fill(tables)
         return tables
 
     def _run(self, images: Tensor, tables: StepTables, memory: Memory, shape: TokenShape) -> Tensor:
         return gather(self._fused(images, tables, memory, self._output.layers), shape, self._output)
 
+    def _run_single(self, images: Sequence[Tensor], tables: StepTables, shape: TokenShape) -> Tensor:
+        kind = shape, len(images)
+        graph = self._graph(kind, images)
+        if graph is not None:
+            return graph.replay(images, tables)
+        device_tables = tables.to(self._pool.shape.device)
+        memory = _CapturedMemory(self._pool, device_tables, shape.tokens)
+        output = self._run(torch.stack(list(images)), device_tables, memory, shape)
+        # Counted once all of it has been launched: what a kernel's first launch does cannot be captured.
+        self._runs[kind] = self._runs.get(kind, 0) + 1
+        return output
+
     def _graph(self, kind: Kind, images: Sequence[Tensor]) -> _Graph | None:
-        # The graph of a kind of step; None the first time.
+        # The graph of a kind of step; None where it is to run without.
         if self._version != self._pool.version:
             self._version = self._pool.version
             self._graphs.clear()
-            self._seen.clear()
-            self._scratch = None
-        if kind not in self._seen:
-            self._seen.add(kind)
-            return None
+            self._runs.clear()
         graph = self._graphs.pop(kind, None)
         if graph is None:
-            graph = self._captured(kind[0], images)
-            while len(self._graphs) >= MOST_GRAPHS:
-                self._graphs.pop(next(iter(self._graphs)))
-        self._graphs[kind] = graph  # most recently used
+            needed = 1 if len(self._graphs) < MOST_GRAPHS else EARNED_RUNS
+            graph = self._new_graph(kind, images) if self._runs.get(kind, 0) >= needed else None
+        if graph is not None:
+            self._graphs[kind] = graph  # most recently used
         return graph
+
+    def _new_graph(self, kind: Kind, images: Sequence[Tensor]) -> _Graph | None:
+        while len(self._graphs) >= MOST_GRAPHS:
+            self._graphs.pop(next(iter(self._graphs)))
+        self._runs[kind] = 0
+        try:
+            return self._captured(kind[0], images)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # Nothing of the step has run, and what was captured is gone with the error.
+        self._runs[kind] = -RETRY_RUNS
+        torch.cuda.empty_cache()
+        return None
 
     def _captured(self, shape: TokenShape, images: Sequence[Tensor]) -> _Graph:
         device = self._pool.shape.device
         pictures, tables = torch.stack(list(images)), StepTables.empty(len(images), device)
         memory = _CapturedMemory(self._pool, tables, shape.tokens)
-        # All graphs share their scratch memory: they run one after the other, and a step's output is read before.
-        self._scratch = self._scratch or torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._scratch, capture_error_mode="thread_local"):
-            output = self._run(pictures, tables, memory, shape)
+        # Before: what is made within a capture has no numbers until a replay, and steps without a graph read it, too.
         held = (memory, *self._fused.constants(*shape.grid))
+        # All graphs share their scratch memory: they run one after the other, and a step's output is read before. It
+        # goes with the last of them, and PyTorch refuses its handle from then on.
+        if self._scratch is None or not self._graphs:
+            self._scratch = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # The outer context: where ending the capture fails, the inner one leaves its stream the current one.
+        with (
+            torch.cuda.stream(torch.cuda.current_stream(device)),
+            torch.cuda.graph(graph, pool=self._scratch, capture_error_mode="thread_local"),
+        ):
+            output = self._run(pictures, tables, memory, shape)
         return _Graph(graph, held, pictures, tables, output)
 
 

@@ -1,5 +1,6 @@
 """How the network runs: what the config names, or the fastest that can."""
 
+import importlib.util
 from dataclasses import dataclass
 
 from .cache.pool import Pool
@@ -55,4 +56,6 @@ def _obstacle(config: ModelConfig, model: Network, backend: Backend) -> str | No
         return "it needs dtype = 'bfloat16' or 'float16'"
     if not on_cuda and config.execution != "fused":
         return f"CUDA graphs need a CUDA device, not {config.device}"
+    if on_cuda and importlib.util.find_spec("triton") is None:
+        return "triton is not installed: install retinad[gpu]"
     return None

@@ -38,6 +38,8 @@ MEMORYLESS = StreamConfig(scale_frames=1, window=1, history_frames=0)
 class Engine:
     """Loads the model; a context manager that frees the streams' memory.
 
+    Its device becomes the thread's current one: Triton and the capture of graphs know no other.
+
     Raises:
         ModelError: the checkpoint or the device cannot be used.
         ValueError: the configuration is impossible.
@@ -46,8 +48,10 @@ class Engine:
     def __init__(self, config: ModelConfig) -> None:
         _check(config)
         begun_s = time.monotonic()
-        model, weights = load_model(config)
         self._device = torch.device(config.device)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        model, weights = load_model(config)
         shape = pool_shape(config)
         self._pool = Pool(shape, memory_limit(self._device))
         loaded_s = time.monotonic()

@@ -60,14 +60,13 @@ class StepTables:
     ranges: Tensor
 
     @classmethod
-    def empty(cls, frames: int, device: torch.device) -> "StepTables":
-        """Tables of zeros. On the host they are page-locked if there is a device that they can go to."""
+    def empty(cls, frames: int, device: torch.device, *, pinned: bool = False) -> "StepTables":
+        """Tables of zeros; `pinned` ones are on the host, page-locked."""
         widths = (1, 1, 1, 1, 1, 1, 3, 2 * MOST_RANGES)
         lengths = [frames * width for width in widths]
         starts = [0]
         for length in lengths:
             starts.append(starts[-1] + -(-length // _ALIGNED) * _ALIGNED)
-        pinned = device.type == "cpu" and torch.cuda.is_available()
         flat = torch.zeros(starts[-1], dtype=torch.int64, device=device, pin_memory=pinned)
         times, later, after_scale, places, rows, written, moves, ranges = (
             flat[start : start + length] for start, length in zip(starts, lengths, strict=False)
