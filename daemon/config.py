@@ -17,7 +17,7 @@ from retinad.pipeline.sources.redact import redact_url, secrets_of
 
 from .config_environment import TABLES, apply_overrides, report_unknown
 from .config_errors import ConfigError, Problem, show_key, suggest
-from .config_locate import is_deeper, locate_keys
+from .config_locate import has_long_key, is_deeper, locate_keys
 from .config_model import ResolvedModel, resolve_model
 from .config_report import Report
 from .config_resolve import check_names, resolve_camera, resolve_publish, resolve_stream
@@ -38,6 +38,9 @@ __all__ = [
 
 _LARGEST_FILE = 1 << 20
 _DEEPEST = 32
+_MOST_CAMERAS = 4096
+"""As many as a subscriber remembers, and four times what a model serves; each takes most of a millisecond to check."""
+
 _TOO_DEEP = "Nested too deeply"
 
 
@@ -142,6 +145,7 @@ def load_publishing(path: Path, environment: Mapping[str, str] = os.environ) -> 
 def _read_tables(path: Path, environment: Mapping[str, str]) -> tuple[_Tables, Report]:
     text = read_text(path)
     raw = parse_toml(path, text)
+    _check_number(path, raw.get("camera"))
     data, variables, unknown = apply_overrides(raw, environment)
     report = Report(path, locate_keys(text), variables)
     report_unknown(unknown, raw, report)
@@ -180,9 +184,10 @@ def parse_toml(path: Path, text: str) -> dict[str, Any]:
         ConfigError: it is not TOML.
     """
     try:
-        data = tomllib.loads(text)
-        if not is_deeper(data, _DEEPEST):
-            return data
+        if not has_long_key(text):
+            data = tomllib.loads(text)
+            if not is_deeper(data, _DEEPEST):
+                return data
         message = _TOO_DEEP
     except RecursionError:
         message = _TOO_DEEP
@@ -204,6 +209,12 @@ def _syntax_problem(path: Path, text: str, message: str) -> Problem:
     hint = "a string needs quotes" if "Invalid value" in reason else ""
     key = redact_url(show_key(last.path)) if last else ""
     return Problem(str(path), line, column, key, f"not TOML: {reason}", hint)
+
+
+def _check_number(path: Path, cameras: object) -> None:
+    if isinstance(cameras, list) and len(cameras) > _MOST_CAMERAS:
+        message = f"expected at most {_MOST_CAMERAS} cameras, got {len(cameras)}"
+        raise ConfigError([Problem(str(path), None, None, "camera", message)])
 
 
 def _validate(data: dict[str, Any], report: Report) -> _Tables:

@@ -7,6 +7,7 @@ variable that names no key is an error: a misspelt override would otherwise be i
 import copy
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
@@ -91,8 +92,9 @@ def known_variables(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, object]
         known.update(_variables_of(model, f"{PREFIX}{table.upper()}__", (table,)))
     cameras = data.get("camera")
     words = [_camera_word(camera) for camera in cameras] if isinstance(cameras, list) else []
+    counts = Counter(words)
     for index, word in enumerate(words):
-        if word and words.count(word) == 1:
+        if word and counts[word] == 1:
             known.update(_variables_of(CameraTable, f"{PREFIX}CAMERA__{word}__", ("camera", index)))
             known.pop(f"{PREFIX}CAMERA__{word}__NAME")
     return known

@@ -25,6 +25,9 @@ _EXPECTED_TYPE = {
     "model_type": "a table",
     "finite_number": "a finite number",
 }
+_MOST_PROBLEMS = 100
+"""That are said: a reload says them in one line of the log, and a file has room for 100,000."""
+
 _RANGE_WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
@@ -84,9 +87,12 @@ class Report:
             return None
 
     def raise_if_any(self) -> None:
-        """Raise ConfigError with all problems, in the order of the file, if there are any."""
-        if self.problems:
-            raise ConfigError(sorted(self.problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
+        """Raise ConfigError with the problems, in the order of the file, if there are any; a hundred at most."""
+        ordered = sorted(self.problems, key=lambda problem: (problem.line or 0, problem.column or 0))
+        if (more := len(ordered) - _MOST_PROBLEMS) > 0:
+            ordered[_MOST_PROBLEMS:] = [Problem(str(self.file), None, None, "", f"{more} more are wrong")]
+        if ordered:
+            raise ConfigError(ordered)
 
     def _add_detail(self, model: type[BaseModel], data: object, path: KeyPath, detail: ErrorDetails) -> None:
         place, value = _follow(data, detail["loc"])
