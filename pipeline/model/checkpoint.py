@@ -78,7 +78,8 @@ def checkpoint_weights(model: nn.Module, path: Path) -> Iterator[tuple[str, Tens
     skipped.
 
     Raises:
-        ModelError: the file cannot be read; or keys are missing, unexpected or of the wrong shape: it names up to ten.
+        ModelError: the file cannot be read; or keys are missing, unexpected, of the wrong shape or no floats: it names
+            up to ten.
     """
     found = _aggregator_keys(read_state_dict(path))
     hint = "" if BACKBONE + "cls_token" in found else _hint_for_backbone(found)
@@ -131,6 +132,11 @@ def _fitted(
             f"{name} has shape {tuple(found[name].shape)}, expected {tuple(value.shape)}"
             for name, value in wanted.items()
             if name in found and found[name].shape != value.shape
+        ),
+        *(
+            f"{name} is of {found[name].dtype}, expected a floating-point format"
+            for name in wanted
+            if name in found and not found[name].dtype.is_floating_point
         ),
     ]
     if problems:

@@ -58,6 +58,11 @@ def _is_zip(path: Path) -> bool:
 def _tensors(path: Path, loaded: object) -> Mapping[str, Tensor]:
     if isinstance(loaded, dict) and isinstance(loaded.get("model"), dict):
         loaded = loaded["model"]
-    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
-        raise ModelError(f"checkpoint {path}: expected a state dict of tensors, at the top or under `model`")
+    if not isinstance(loaded, dict) or not all(isinstance(k, str) and _is_plain(v) for k, v in loaded.items()):
+        raise ModelError(f"checkpoint {path}: expected a state dict of dense tensors, at the top or under `model`")
     return loaded
+
+
+def _is_plain(value: object) -> bool:
+    # Sparse, quantized and meta tensors have a shape, too, but not its numbers.
+    return isinstance(value, Tensor) and value.layout is torch.strided and not (value.is_quantized or value.is_meta)

@@ -106,6 +106,26 @@ class Bomb:
         return os.system, ("touch exploded",)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_weights_that_are_no_floats_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    """They would be taken as they are: quantized numbers without their scale, complex ones without a part."""
+    path = tmp_path / "w.safetensors"
+    save_file(weights() | {"camera_token": weights()["camera_token"].to(dtype)}, path)
+    with pytest.raises(ModelError, match=f"1 keys differ: camera_token is of {dtype}, expected a floating-point"):
+        load(path)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.parametrize("form", ["sparse", "csr", "meta", "a number as key"])
+def test_a_state_dict_without_plain_numbers_is_refused(tmp_path: Path, form: str) -> None:
+    tensors, name = weights(), "frame_blocks.0.attn.qkv.weight"
+    forms = {"sparse": Tensor.to_sparse, "csr": Tensor.to_sparse_csr, "meta": lambda value: value.to("meta")}
+    changed = {7: tensors[name]} if form == "a number as key" else {name: forms[form](tensors[name])}
+    torch.save(tensors | changed, tmp_path / "w.pt")
+    with pytest.raises(ModelError, match="expected a state dict of dense tensors"):
+        load(tmp_path / "w.pt")
+
+
 def test_a_pickle_that_runs_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(weights() | {"bomb": Bomb()}, tmp_path / "zip.pt")
