@@ -21,7 +21,7 @@ def launch_evict(memory: Tensor, moves: Tensor) -> None:
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def evict_kernel(memory_ptr, moves_ptr, T, stride_values, ROW: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr):
     pid = tl.program_id(0)
     lane, part, m = pid % LANES, pid // LANES % 2, pid // LANES // 2

@@ -92,7 +92,7 @@ def norm_pairs(a, b, weight_ptr, bias_ptr, eps, D: tl.constexpr, PAIRS: tl.const
     return a * scale * weight_a + bias_a, b * scale * weight_b + bias_b
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["P", "T"])
 def qk_norm_rope_kernel(
     packed_ptr, q_weight_ptr, q_bias_ptr, k_weight_ptr, k_bias_ptr, cos_ptr, sin_ptr,
     query_ptr, memory_ptr, places_ptr,

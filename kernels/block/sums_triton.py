@@ -32,7 +32,7 @@ def _frame_stride(rows: Tensor) -> int:
     return rows.stride(0) if rows.dim() == 3 else 0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N", "P"])
 def add_norm_kernel(
     x_ptr, branch_ptr, gamma_ptr, weight_ptr, bias_ptr, out_ptr,
     N, P, stride_xf, stride_of, eps,
