@@ -168,8 +168,9 @@ class Engine:
         stream that run together, with the numbers of one by one). A frame cannot be used (too thin, wrong
         shape, no stream): it fails alone. There is no room for a stream's memory: its frames fail, and it tries again
         with the next. A forward fails: its frames fail, its streams start anew. A frame gives non-finite numbers: they
-        are given, flagged, and its stream starts anew. A frame has another size, or comes from a source that was opened
-        anew: its stream starts anew, and frames that still waited are run before. A stream's epoch is over: a new one
+        are given, flagged, and its stream starts anew (frames just before it that run with it may be spoilt, too, where
+        `kda` blocks run). A frame has another size, or comes from a source that was opened anew: its stream starts
+        anew, and frames that still waited are run before. A stream's epoch is over: a new one
         begins with its last frames, which run once more before this frame and are not given again.
 
         Returns:

@@ -1,6 +1,8 @@
-"""The loop between queues and worker: small steps, and every camera in its turn."""
+"""The loop between queues and worker: small steps, every camera in its turn, and nothing lost or out of order."""
 
 import contextlib
+import random
+import threading
 import time
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +10,7 @@ import anyio
 import numpy as np
 import pytest
 
-from retinad.daemon.pump import pump
+from retinad.daemon.pump import flush, pump
 from retinad.pipeline.config import CaptureMode
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
@@ -70,3 +72,93 @@ async def test_a_fast_camera_neither_starves_the_others_nor_enlarges_a_step(max_
     assert all(len(set(step)) == len(step) for step in engine.steps), "one frame of a camera in a step"
     assert opened["fast"].counters.dropped > 0, "it is faster than the steps"
     assert [opened[camera].counters.dropped for camera in SLOW] == [0, 0, 0]
+
+
+class BlockEngine:
+    """Keeps each camera's frames until there are three, as a stream's first block; says of each what it was for."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[FrameStamp]] = {}
+
+    def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
+        time.sleep(random.random() / 1000)
+        given: list[FrameFailure] = []
+        for frame in frames:
+            waiting = self._waiting.setdefault(frame.stamp.camera, [])
+            waiting.append(frame.stamp)
+            if len(waiting) == 3:
+                given += self.flush(frame.stamp.camera)
+        return given
+
+    def flush(self, camera: str) -> list[FrameFailure]:
+        return [FrameFailure(stamp, "") for stamp in self._waiting.pop(camera, [])]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_a_drained_camera_gets_at_last_comes_after_the_step_that_was_under_way(seed: int) -> None:
+    """The records of a step are published when the next one has begun; those of a flush behind it, later."""
+    random.seed(seed)
+    engine, told = BlockEngine(), dict[str, list[int]]()
+
+    @contextlib.contextmanager
+    def make() -> Iterator[BlockEngine]:
+        yield engine
+
+    def tell(failure: FrameFailure) -> None:
+        told.setdefault(failure.stamp.camera, []).append(failure.stamp.source_seq)
+
+    async def live(camera: str, frames: int) -> None:
+        queue = queues.open(camera, CaptureMode.LOSSLESS, 2, run=random.randint(1, 3))
+        await capture(camera, queue, frames, random.random() / 1000)
+        await queue.emptied()
+        await flush(camera, worker, delivery)  # type: ignore[arg-type]
+        with anyio.fail_after(5):
+            await queue.settled()
+        assert queue.counters.failed == frames
+        queues.close(camera)
+
+    queues = FrameQueues()
+    delivery, worker = Delivery(queues, NoSink(), tell), Worker(make)
+    async with worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(pump, queues, worker, delivery, 4)
+        async with anyio.create_task_group() as cameras:
+            for number in range(6):
+                cameras.start_soon(live, f"c{number}", 10 * number + number % 3 + 1)
+                await anyio.sleep(random.random() / 100)
+        tasks.cancel_scope.cancel()
+    assert told == {f"c{number}": list(range(10 * number + number % 3 + 1)) for number in range(6)}
+
+
+async def test_a_camera_that_is_gone_or_back_gets_nothing_of_a_step_that_outlasted_it() -> None:
+    """Its frames were counted as failed when it went; a camera that came back has others."""
+    entered, leave = threading.Event(), threading.Event()
+    told: list[int] = []
+
+    class Slow(CountingEngine):
+        def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
+            entered.set()
+            leave.wait(5)
+            return super().step(frames)
+
+    @contextlib.contextmanager
+    def make() -> Iterator[CountingEngine]:
+        yield Slow()
+
+    queues = FrameQueues()
+    delivery, worker = Delivery(queues, NoSink(), lambda failure: told.append(failure.stamp.stream_epoch)), Worker(make)
+    async with worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(pump, queues, worker, delivery, 1)
+        queue = queues.open("a", CaptureMode.LIVE, 2)
+        await capture("a", queue, 1, 0)
+        await anyio.to_thread.run_sync(entered.wait)
+        queue.abandon()
+        queues.close("a")
+        again = queues.open("a", CaptureMode.LIVE, 2, queue.counters, first_epoch=1)
+        stamp = FrameStamp("a", 1, 0, 0, 0, None, (1, 1))
+        await again.put(Frame(stamp, np.zeros((1, 1, 3), np.uint8)))
+        leave.set()
+        with anyio.fail_after(5):
+            await again.settled()
+        tasks.cancel_scope.cancel()
+    assert told == [1]
+    assert (again.counters.captured, again.counters.failed) == (2, 2)

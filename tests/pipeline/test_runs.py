@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor
 
 from retinad.pipeline.config import Attention, MixerName, ModelConfig, ResizeMode, RetentionConfig, StreamConfig
 from retinad.pipeline.engine import Engine
@@ -51,7 +53,12 @@ STREAMS = {
     "small window": StreamConfig(2, 3, history_frames=2),
     "keyframes": StreamConfig(2, 4, keyframe_interval=3, history_frames=3),
     "keyframes, no scale frames kept": StreamConfig(4, 3, 2, 3, RetentionConfig(include_scale_frames=False)),
+    "camera tokens only": StreamConfig(2, 3, history_frames=4, retention=RetentionConfig(camera_only=True)),
+    "no history": StreamConfig(1, 3, 2, history_frames=0),
+    "no special tokens": StreamConfig(3, 2, retention=RetentionConfig(cross_frame_special=False)),
+    "window of one": StreamConfig(1, 1, history_frames=2),
     "epochs": StreamConfig(2, 5, epoch_frames=11),
+    "epochs shorter than a run": StreamConfig(2, 8, keyframe_interval=2, epoch_frames=3),
     "epochs, keyframes": StreamConfig(3, 4, keyframe_interval=2, epoch_frames=9),
     "epochs, state carried": StreamConfig(3, 4, keyframe_interval=2, epoch_frames=9, carry_state=True),
 }
@@ -111,6 +118,31 @@ def test_a_run_takes_memory_for_its_additional_frames_only() -> None:
 
     assert nbytes(3) * 5 == nbytes(1) * 7  # one scale frame, four of the window, and two more
     assert nbytes(9) * 5 == nbytes(1) * 8  # no more than the window
+
+
+@pytest.mark.parametrize(("mixers", "sound"), [(("attention",), 2), (HYBRID, 0)], ids=["attention", "hybrid"])
+def test_a_number_that_is_not_finite_spoils_those_after_it_in_the_run_and_no_later_run(
+    mixers: tuple[MixerName, ...], sound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames before it have not seen it, but `kda` blocks multiply it by zero for those in its chunk of 64 tokens."""
+    stream, frames = StreamConfig(1, 4, run_frames=4), [frame("a", number) for number in range(12)]
+    with Engine(model(mixers)) as engine:
+        engine.open_stream("a", stream, ResizeMode.CROP)
+        given = good(engine.step(frames[:5]))
+        forward = engine._forward._model.forward
+
+        def spoil(images: Tensor, *rest: object) -> object:
+            return forward(images.index_fill(0, torch.tensor([2]), float("nan")), *rest)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._forward._model, "forward", spoil)
+            spoilt = good(engine.step(frames[5:9]))
+        after = good(engine.step(frames[9:]))
+    assert [Flag.NAN in record.flags for record in spoilt] == [number >= sound for number in range(4)]
+    assert [(record.epoch, record.epoch_frame) for record in after] == [(1, 0), (1, 1), (1, 2)]
+    assert_equal([*given, *spoilt[:sound]], run(model(mixers), stream, frames[: 5 + sound], [1]))
+    for record, fresh in zip(after, run(model(mixers), stream, frames[9:], [1]), strict=True):
+        assert_same(record, fresh, TOLERANCE)
 
 
 def test_frames_of_a_run_that_fails_are_each_reported_and_the_next_ones_begin_anew(

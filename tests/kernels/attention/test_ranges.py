@@ -108,6 +108,31 @@ def test_scores_far_apart_and_growing(device: torch.device, dtype: torch.dtype) 
 
 
 @pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("D", [16, 64])
+@pytest.mark.parametrize("P", [1, 4, 42, 256, 777, 999, 1024])
+def test_ones_give_ones_whatever_the_frames_size(device: torch.device, P: int, D: int) -> None:
+    """Public fault of another kernel: tokens that rounded its pages up were attended to, as zeros."""
+    query, memory = tensors(device, 3, 2 * P + 7, D=D, dtype=FLOAT16)  # bfloat16 has no number closer to 1 than 4e-3
+    places = fill(memory, [[[2, 2 + P], [5 + P, 5 + 2 * P]]])
+    memory[1] = memory[1].where(memory[1].isnan(), 1.0)
+    out = attend_ranges(query, memory, places)
+    torch.testing.assert_close(out, torch.ones_like(out), rtol=0, atol=1e-3)
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("D", [16, 64])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_large_equal_scores_give_the_mean(device: torch.device, sign: int, dtype: torch.dtype, D: int) -> None:
+    """Public fault of another kernel: scores below -5e4 counted as masked."""
+    query, memory = tensors(device, 3, 300, D=D, dtype=dtype)
+    places = fill(memory, [[[1, 140], [200, 290]]])
+    query[:] = 100.0
+    memory[0] = memory[0].where(memory[0].isnan(), sign * 6e4 / (100 * D**0.5))  # all scores 6e4, or -6e4
+    assert_right(query, memory, places, attend_ranges(query, memory, places), factor=2)
+
+
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_memory_in_float8_is_exact_for_the_values_it_holds(device: torch.device, dtype: torch.dtype) -> None:
     query, memory = tensors(device, 5, 300, dtype=dtype)
