@@ -1,0 +1,148 @@
+"""Steps of the full-size network on a GPU with full windows: how long they take, and where the time goes.
+
+`python tests/benchmarks/step_gpu.py attention:1 hybrid:1 attention:4 hybrid:1:32 attention:1:1:plain` measures, for
+each job MIXERS:STREAMS[:RUN[:EXECUTION]], steps of RUN frames of each of so many streams, from pictures in memory to
+features in memory, and the captured graph alone. Weights are random. What the service adds is `retinad bench`'s to
+measure.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from retinad.pipeline.config import Execution, MixerName, ModelConfig, NetworkConfig, ResizeMode
+from retinad.pipeline.engine import Engine
+from retinad.pipeline.frames import Features, Frame, FrameStamp, Outcome
+from retinad.pipeline.model import checkpoint
+from retinad.pipeline.model.presets import LINGBOT_MAP
+
+SIZE = (1036, 756)
+"""Becomes 518x378, 999 patches."""
+
+STEPS, REPLAYS, ROWS = 200, 20, 24
+MIXERS: Mapping[str, tuple[MixerName, ...]] = {
+    "attention": ("attention",),
+    "hybrid": ("kda", "kda", "kda", "attention"),
+}
+STREAM = LINGBOT_MAP.stream
+FILLED = STREAM.scale_frames + STREAM.window + 4
+PICTURES = [np.random.default_rng(n).integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for n in range(4)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to measure."""
+
+    mixers: str
+    streams: int
+    run: int = 1
+    execution: Execution = "auto"
+
+    @classmethod
+    def of(cls, text: str) -> "Job":
+        mixers, streams, run, execution = (*text.split(":"), *("", "1", "1", "auto")[text.count(":") + 1 :])
+        return cls(mixers, int(streams), int(run), cast(Execution, execution))
+
+    @property
+    def config(self) -> ModelConfig:
+        return ModelConfig(
+            network=replace(NetworkConfig(), mixers=MIXERS[self.mixers]),
+            device="cuda:0",
+            dtype="bfloat16",
+            attention="dense" if self.execution == "plain" else "auto",
+            execution=self.execution,
+            max_batch=max(8, self.streams * self.run),
+        )
+
+
+def quick_weights(wanted: Mapping[str, Tensor], seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Random weights of the same sizes as the model's own, drawn on the device: a second instead of ten."""
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    for name, value in wanted.items():
+        small = checkpoint._random_weight(name, (1, *value.shape[1:]), np.random.default_rng(0))
+        drawn = torch.randn(value.shape, device="cuda", generator=generator)
+        constant = float(np.ptp(small)) == 0.0
+        yield name, torch.full_like(drawn, float(small.flat[0])) if constant else drawn * float(small.std())
+
+
+def frames(job: Job, number: int, count: int) -> list[Frame]:
+    now = (time.time_ns(), time.monotonic_ns())
+    stamps = [
+        FrameStamp(f"camera{n}", 0, number + more, *now, None, SIZE)
+        for n in range(job.streams)
+        for more in range(count)
+    ]
+    return [Frame(stamp, PICTURES[stamp.source_seq % len(PICTURES)]) for stamp in stamps]
+
+
+def checked(outcomes: list[Outcome]) -> list[Outcome]:
+    assert all(isinstance(outcome, Features) for outcome in outcomes), outcomes
+    return outcomes
+
+
+def measure(job: Job, steps: int) -> None:
+    torch.cuda.reset_peak_memory_stats()
+    with Engine(job.config) as engine:
+        for n in range(job.streams):
+            engine.open_stream(f"camera{n}", replace(STREAM, run_frames=job.run), ResizeMode.CROP)
+        took_ms = []
+        first = -(-FILLED // job.run)
+        for step in range(first + steps):
+            begun = time.perf_counter()
+            checked(engine.step(frames(job, step * job.run, job.run)))
+            took_ms.append((time.perf_counter() - begun) * 1e3)
+        del took_ms[:first]
+        report(job, engine, took_ms)
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            engine.step(frames(job, (first + steps) * job.run, job.run))
+        for event in sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)[:ROWS]:
+            print(f"    {event.self_device_time_total / 1e3:8.3f} ms {event.count:5} x {event.key[:80]}", flush=True)
+
+
+def report(job: Job, engine: Engine, took_ms: list[float]) -> None:
+    p50, p95, p99 = (float(np.percentile(took_ms, q)) for q in (50, 95, 99))
+    print(
+        f"{job}: {engine.description.execution}, {engine.description.attention}; {len(took_ms)} steps, "
+        f"p50 {p50:.2f} ms, p95 {p95:.2f}, p99 {p99:.2f}, p99/p50 {p99 / p50:.3f}, "
+        f"{p50 / job.streams / job.run:.2f} ms a frame; peak {torch.cuda.max_memory_allocated() / 1e9:.2f} GB, "
+        f"a stream {engine.statistics().streams[0].nbytes / 1e9:.3f} GB",
+        flush=True,
+    )
+    fused = engine._forward._fused
+    graphs = [] if fused is None else list(fused._graphs.values())
+    if graphs:
+        print(f"    the graph alone: {replay_ms(graphs[-1].graph):.3f} ms, median of {REPLAYS}", flush=True)
+
+
+def replay_ms(graph: torch.cuda.CUDAGraph) -> float:
+    pairs = [(event(), event()) for _ in range(REPLAYS)]
+    for begin, end in pairs:
+        begin.record()
+        graph.replay()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(float(begin.elapsed_time(end)) for begin, end in pairs)
+
+
+def event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def main(texts: list[str]) -> None:
+    checkpoint._random_weights = quick_weights
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}", flush=True)
+    for text in texts:
+        job = Job.of(text)
+        measure(job, max(8, STEPS // job.run))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["attention:1", "hybrid:1", "attention:4"])
