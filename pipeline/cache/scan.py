@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby, zip_longest
 
 import torch
+from torch import Tensor
 
 from ..model.delta_attention import Sequences
 from .ledger import StepPlan
@@ -55,16 +56,33 @@ class Wave:
         """Whether nothing is written."""
         return all(row == SKIP for row in self.written)
 
-    def sequences(self, frame_tokens: int, device: torch.device) -> Sequences:
-        """The same as tensors, for frames of so many tokens; copied to the device without waiting for it."""
-        cuts = torch.tensor(tuple(accumulate((length * frame_tokens for length in self.lengths), initial=0)))
-        rows = torch.tensor((self.rows, self.written), dtype=torch.int32).to(device, non_blocking=True)
-        return Sequences(
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaveTensors:
+    """A wave on its device, for all layers of a step.
+
+    Attributes:
+        frames: int64, numbers of the step's frames, sequence by sequence.
+        sequences: how its tokens are cut, and which rows are read and written.
+        reads_only: whether nothing is written.
+    """
+
+    frames: Tensor
+    sequences: Sequences
+    reads_only: bool
+
+    @classmethod
+    def of(cls, wave: Wave, frame_tokens: int, device: torch.device) -> "WaveTensors":
+        """For frames of so many tokens; copied to the device without waiting for it."""
+        cuts = torch.tensor(tuple(accumulate((length * frame_tokens for length in wave.lengths), initial=0)))
+        rows = torch.tensor((wave.rows, wave.written), dtype=torch.int32).to(device, non_blocking=True)
+        sequences = Sequences(
             cu_seqlens=cuts.to(device, non_blocking=True),
             cu_seqlens_cpu=cuts,
             slots=rows[0],
-            written_slots=None if self.reads_only else rows[1],
+            written_slots=None if wave.reads_only else rows[1],
         )
+        return cls(torch.tensor(wave.frames).to(device, non_blocking=True), sequences, wave.reads_only)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ..model.delta_attention import KimiDeltaAttention
 from .ledger import Move, StepPlan
 from .page_table import Sight, sights_of
 from .pool import Pool
-from .scan import SKIP, StreamScan, Wave, waves
+from .scan import SKIP, StreamScan, WaveTensors, waves
 from .state import StreamState
 from .tables import StepTables, TableRow
 
@@ -76,7 +76,7 @@ class Step:
         self._parts = tuple(_Part(*part) for part in zip(states, self.plans, (s.start for s in spans), strict=True))
         seen = [sight for span, plan in zip(spans, self.plans, strict=True) for sight in sights_of(span, plan)]
         self._attend = backend.plan(self._pool, seen)
-        self._waves: tuple[Wave, ...] | None = None
+        self._waves: tuple[WaveTensors, ...] = ()
         self._written = self._committed = False
 
     def __enter__(self) -> Self:
@@ -150,12 +150,14 @@ class Step:
         fresh = [self._row(part) for part in self._parts if part.plan.first and not part.state.carried]
         if fresh:
             state.reset(torch.tensor(fresh).to(tokens.device, non_blocking=True))
-        self._waves = self._waves or waves([_scan(part, self._row(part)) for part in self._parts])
+        if not self._waves:
+            scans = waves([_scan(part, self._row(part)) for part in self._parts])
+            self._waves = tuple(WaveTensors.of(wave, tokens.shape[1], tokens.device) for wave in scans)
         outputs = []
         for wave in self._waves:
-            chosen = tokens if len(self._waves) == 1 else tokens[list(wave.frames)]
-            sequences = wave.sequences(tokens.shape[1], tokens.device)
-            out, _ = attention(chosen.flatten(0, 1)[None], state, sequences, read_only=wave.reads_only)
+            chosen = tokens if len(self._waves) == 1 else tokens[wave.frames]
+            rows = chosen.flatten(0, 1)[None]
+            out, _ = attention(rows, state, wave.sequences, read_only=wave.reads_only)
             outputs.append(out.view(chosen.shape))
         return outputs[0] if len(outputs) == 1 else _in_order(self._waves, outputs)
 
@@ -190,11 +192,10 @@ def _scan(part: _Part, row: int) -> StreamScan:
     return StreamScan(part.plan, row, reads_only=part.plan.first and part.state.carried)
 
 
-def _in_order(done: Sequence[Wave], outputs: Sequence[Tensor]) -> Tensor:
+def _in_order(done: Sequence[WaveTensors], outputs: Sequence[Tensor]) -> Tensor:
     # Outputs of frames, wave by wave, in the order of the step.
     joined = torch.cat(list(outputs))
-    order = torch.tensor([number for wave in done for number in wave.frames], device=joined.device)
-    return torch.empty_like(joined).index_copy_(0, order, joined)
+    return torch.empty_like(joined).index_copy_(0, torch.cat([wave.frames for wave in done]), joined)
 
 
 def _move(buffer: Tensor, start: int, moves: tuple[Move, ...]) -> None:
