@@ -29,7 +29,7 @@ class DeviceFaults:
         self._in_a_row = 0
 
     def run_succeeded(self) -> None:
-        """A run gave features."""
+        """A run gave features, and not of first blocks only."""
         self._in_a_row = 0
 
     def run_failed(self, error: Exception) -> None:

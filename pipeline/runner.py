@@ -99,7 +99,9 @@ class Runner:
         except Exception:
             _restart(batch, {segment.stream.camera for segment in batch})
             raise
-        self._faults.run_succeeded()
+        # First blocks tell nothing of the runs that follow them: where those fail, each failure is followed by one.
+        if not all(Flag.WARMUP in record.flags for record in features):
+            self._faults.run_succeeded()
         _restart(batch, {record.stamp.camera for record in features if Flag.NAN in record.flags})
         self.counts = self.counts.plus(forwards=1)
         return features

@@ -5,9 +5,15 @@ import weakref
 import pytest
 import torch
 
+from retinad.pipeline.config import ResizeMode, StreamConfig
 from retinad.pipeline.device_faults import MOST_IN_A_ROW, DeviceFaults
+from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError
+from retinad.pipeline.forward import Batch, Forward
+from retinad.pipeline.frames import Features
 from retinad.pipeline.model.devices import is_device_failure, is_out_of_memory
+
+from .engine_rig import CONFIG, frame
 
 
 @pytest.mark.parametrize(
@@ -86,3 +92,23 @@ def test_an_error_that_cuda_repeats_is_the_devices_whatever_it_was_called_first(
 def test_a_device_error_stays_one() -> None:
     with pytest.raises(DeviceError, match="gone"):
         DeviceFaults("cpu").check(DeviceError("gone"))
+
+
+def test_later_frames_that_fail_each_time_end_it_though_first_blocks_between_succeed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream begins anew after a failure, so with one camera every second run is a first block."""
+    with Engine(CONFIG) as engine:
+        engine.open_stream("a", StreamConfig(1, 2), ResizeMode.CROP)
+        run = Forward.run
+
+        def fail_later(forward: Forward, batch: Batch, started_ns: int) -> list[Features]:
+            if not batch[0].stream.starting:
+                raise ValueError("injected")
+            return run(forward, batch, started_ns)
+
+        monkeypatch.setattr(Forward, "run", fail_later)
+        for number in range(2 * MOST_IN_A_ROW - 1):
+            engine.step([frame("a", number)])
+        with pytest.raises(DeviceError, match="5 runs in a row failed, ValueError: injected"):
+            engine.step([frame("a", 2 * MOST_IN_A_ROW - 1)])
