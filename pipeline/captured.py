@@ -18,8 +18,9 @@ from .cache.pool import Pool
 from .cache.step import Step
 from .cache.tables import StepTables
 from .config import OutputConfig
+from .errors import DeviceError
 from .model.delta_attention import KimiDeltaAttention, Sequences
-from .model.devices import is_out_of_memory
+from .model.devices import is_device_failure, is_out_of_memory
 from .model.fused import FusedAggregator, Memory
 from .packing import TokenShape, gather
 
@@ -77,6 +78,7 @@ class FusedSteps:
         self._graphs: dict[Kind, _Graph] = {}
         self._host: dict[int, StepTables] = {}
         self._scratch: _POOL_HANDLE | None = None
+        self._stream: torch.cuda.Stream | None = None
 
     def run(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> Tensor:
         """Run a step.
@@ -88,6 +90,9 @@ class FusedSteps:
 
         Returns:
             what `gather` gives of it, valid until the next step.
+
+        Raises:
+            DeviceError: a capture failed, and with it the device.
         """
         try:
             tables = self._filled(step, len(images))
@@ -143,6 +148,10 @@ class FusedSteps:
         try:
             return self._captured(kind[0], images)
         except (RuntimeError, MemoryError) as error:
+            if is_device_failure(error):
+                raise DeviceError(
+                    f"a step could not be captured (execution = 'fused' does without): {error}"
+                ) from error
             if not is_out_of_memory(error):
                 raise
         # Nothing of the step has run, and what was captured is gone with the error.
@@ -160,11 +169,13 @@ class FusedSteps:
         # goes with the last of them, and PyTorch refuses its handle from then on.
         if self._scratch is None or not self._graphs:
             self._scratch = torch.cuda.graph_pool_handle()
+        # PyTorch's own stream for captures would be of the device that captured first.
+        self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         graph = torch.cuda.CUDAGraph()
         # The outer context: where ending the capture fails, the inner one leaves its stream the current one.
         with (
             torch.cuda.stream(torch.cuda.current_stream(device)),
-            torch.cuda.graph(graph, pool=self._scratch, capture_error_mode="thread_local"),
+            torch.cuda.graph(graph, pool=self._scratch, stream=self._stream, capture_error_mode="thread_local"),
         ):
             output = self._run(pictures, tables, memory, shape)
         return _Graph(graph, held, pictures, tables, output)

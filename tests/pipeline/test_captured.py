@@ -15,6 +15,7 @@ from retinad.pipeline.cache.tables import StepTables
 from retinad.pipeline.captured import FusedSteps, _CapturedMemory, _Graph
 from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine import Engine
+from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import FrameFailure, TokenGroup
 from retinad.pipeline.model.aggregator import Aggregator
 from retinad.pipeline.model.fused import FusedAggregator
@@ -191,6 +192,47 @@ def test_a_capture_that_fails_otherwise_fails_the_step(rig: tuple[Engine, Replay
     assert [isinstance(outcome, FrameFailure) for outcome in outcomes] == [False, False, True, False, False]
 
 
+def test_a_capture_that_breaks_the_device_ends_the_engine_and_says_what_does_without(
+    rig: tuple[Engine, Replayed],
+) -> None:
+    engine, steps = rig
+    steps.errors = [torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")]
+    engine.open_stream("a", STREAM, ResizeMode.CROP)
+    for number in range(2):
+        good(engine.step([frame("a", number)]))
+    with pytest.raises(DeviceError, match=r"execution = 'fused' does without.*previous error during capture"):
+        engine.step([frame("a", 2)])
+
+
+def test_after_a_fault_behind_a_replay_streams_equal_new_ones(
+    rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys, values and states of that step are written, in layers that no table knows of."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("injected")
+
+    engine, steps = rig
+    streams = {"a": STREAM, "b": replace(STREAM, keyframe_interval=2)}
+    for camera, stream in streams.items():
+        engine.open_stream(camera, stream, ResizeMode.CROP)
+    for number in range(7):
+        good(engine.step([frame(camera, number) for camera in streams]))
+    replays = steps.replays
+    with monkeypatch.context() as patch:
+        patch.setattr("retinad.pipeline.forward.pack", fail)
+        assert len(bad(engine.step([frame(camera, 7) for camera in streams]))) == 2
+    assert steps.replays == replays + 1
+    with captured_engine()[0] as fresh:
+        for camera, stream in streams.items():
+            fresh.open_stream(camera, stream, ResizeMode.CROP)
+        for number in range(8, 16):
+            pair = [frame(camera, number) for camera in streams]
+            for actual, expected in zip(good(engine.step(pair)), good(fresh.step(pair)), strict=True):
+                assert (actual.epoch, actual.epoch_frame) == (1, expected.epoch_frame)
+                assert_same(actual, expected, tolerance=0)
+
+
 def test_more_kinds_of_steps_than_graphs_are_not_captured_in_turn(
     rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,7 +270,7 @@ def test_what_a_graph_reads_besides_weights_is_made_before_it_is_captured(monkey
         def __exit__(self, *_: object) -> None: ...
 
     monkeypatch.setattr(torch.cuda, "graph", Capturing)
-    for name in ("stream", "CUDAGraph", "current_stream", "graph_pool_handle"):
+    for name in ("stream", "Stream", "CUDAGraph", "current_stream", "graph_pool_handle"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: nullcontext())
     with pytest.raises(torch.OutOfMemoryError, match="no further"):
         steps._captured(TokenShape.of(network, (3, 4)), [torch.zeros(3, 42, 56)])

@@ -141,3 +141,20 @@ def test_nan_in_a_memory_of_float8_is_not_taken_for_its_largest_number() -> None
         (after,) = good(engine.step([frame("a", 4)]))
     assert Flag.NAN in spoilt.flags
     assert (after.epoch, Flag.NAN in after.flags) == (1, False)
+
+
+def test_the_error_of_bfloat16_does_not_grow_along_a_stream() -> None:
+    """In the reference's neighbours rounding went on from frame to frame through the memory: 180-fold in 1,000."""
+    exact = replace(CONFIG, dtype="float32")
+    errors = []
+    with fused_engine(CONFIG) as rounded, Engine(exact) as whole:
+        for engine in (rounded, whole):
+            engine.open_stream("a", StreamConfig(2, 4, history_frames=8), ResizeMode.CROP)
+        for number in range(400):
+            one = frame("a", number)
+            for actual, expected in zip(good(rounded.step([one])), good(whole.step([one])), strict=True):
+                deepest, wanted = actual.tensors[-1].data, expected.tensors[-1].data
+                errors.append(float(np.linalg.norm(deepest - wanted) / np.linalg.norm(wanted)))
+    early, late = np.mean(errors[20:120]), np.mean(errors[-100:])
+    assert early < 0.02
+    assert abs(late / early - 1) < 0.1

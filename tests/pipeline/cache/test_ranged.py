@@ -1,0 +1,78 @@
+"""The ranges that the Triton backend reads are what each frame sees; on the CPU, where the kernel's reference runs."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from retinad.pipeline.cache.dense import DenseBackend
+from retinad.pipeline.cache.ledger import Layout, Ledger
+from retinad.pipeline.cache.page_table import Sight
+from retinad.pipeline.cache.pool import Pool, PoolShape
+from retinad.pipeline.cache.ranged import RangedBackend, check_ranged
+from retinad.pipeline.cache.state import StreamState
+from retinad.pipeline.cache.step import Step
+from retinad.pipeline.config import RetentionConfig, StreamConfig
+from retinad.pipeline.errors import ModelError
+
+H, D, P, S = 2, 16, 5, 3
+SHAPE = PoolShape(1, H, D, torch.bfloat16, torch.device("cpu"))
+TOLERANCE = 2e-2
+"""Of outputs of about 1, rounded to bfloat16's 8 bits before and after."""
+
+STREAMS = (
+    StreamConfig(2, 3, history_frames=2, run_frames=3),
+    StreamConfig(1, 4, keyframe_interval=2, history_frames=5, run_frames=2),
+    StreamConfig(4, 2, 1, 3, RetentionConfig(True, True, False), run_frames=2),
+    StreamConfig(1, 1, history_frames=0),
+)
+
+
+@pytest.fixture(autouse=True)
+def _references_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Triton's interpreter was chosen for other tests."""
+    monkeypatch.setattr("retinad.kernels.kda.backend._INSTALLED", False)
+
+
+def test_every_frame_of_every_step_attends_as_the_dense_backend_does() -> None:
+    rng, generator = random.Random(1), torch.Generator().manual_seed(1)
+    pool = Pool(SHAPE)
+    states = [StreamState.allocate(pool, Ledger(Layout.of(stream, P, S))) for stream in STREAMS]
+    pool.layer(0).fill_(float("nan"))
+    ranged, dense = RangedBackend(), DenseBackend()
+    for number in range(20):
+        counts = [stream.scale_frames if number == 0 else rng.randint(1, stream.run) for stream in STREAMS]
+        query, key, value = torch.randn(3, sum(counts), P, H, D, generator=generator).bfloat16()
+        with Step(states, counts, ranged) as step:
+            step.append(0, key, value)
+            expected = Step(states, counts, dense)._attend(0, query.flatten(0, 1)).view(query.shape)
+            actual = step.attend(0, query)
+            step.commit()
+        torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_parts_of_frames_and_frames_of_two_sizes_are_refused() -> None:
+    sight = Sight(P, ((0, P),), P)
+    for sights in ([sight, replace(sight, rows=P + 1)], [sight, replace(sight, page_tokens=P + 1)]):
+        with pytest.raises(ValueError, match="expected whole frames of 5 tokens"):
+            RangedBackend().plan(Pool(SHAPE), sights)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [
+        (SHAPE, torch.bfloat16, "runs on CUDA, not on cpu"),
+        (replace(SHAPE, device=torch.device("cuda:0")), torch.float32, "not in float32: set attention = 'dense'"),
+        (replace(SHAPE, device=torch.device("cuda:0"), head_dim=32), torch.float16, r"\(64, 128\) channels, not 32"),
+    ],
+)
+def test_what_the_kernel_cannot_do_is_said(shape: PoolShape, dtype: torch.dtype, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        check_ranged(shape, dtype)
+
+
+def test_a_device_that_is_too_old_is_named_by_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(ModelError, match=r"capability 8\.0 or newer|triton is not installed"):
+        check_ranged(replace(SHAPE, device=torch.device("cuda:0"), head_dim=64), torch.bfloat16)
