@@ -1,5 +1,6 @@
 """The index of an extracted recording, `index.json`: what its shards hold, by which settings, and where to go on."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -157,6 +158,27 @@ def read_index(folder: Path) -> Index | None:
     if index.schema != SCHEMA:
         raise DamagedIndex(f"{path} is of form {index.schema}, this program reads {SCHEMA}")
     return index
+
+
+def check_files(folder: Path, index: Index) -> None:
+    """Look whether the files that an index names are in its folder, without reading them.
+
+    Raises:
+        DamagedIndex: a shard is missing or shorter than its features, or a name leads out of the folder.
+    """
+    files = [(shard.file, _bytes_of(shard)) for shard in index.shards]
+    resume = [] if index.resume is None else [(index.resume.state, 0)]
+    for name, least in files + resume:
+        path = folder / name
+        if path.name != name:
+            raise DamagedIndex(f"{folder / INDEX} names {name}, which is no file of this folder")
+        if least and (not path.is_file() or path.stat().st_size < least):
+            raise DamagedIndex(f"{path} is missing or too short: remove {folder} to begin anew")
+
+
+def _bytes_of(shard: ShardEntry) -> int:
+    sizes = (math.prod(tensor.shape) * (4 if tensor.dtype == "float32" else 2) for tensor in shard.tensors)
+    return len(shard.frames) * sum(sizes)
 
 
 def write_index(folder: Path, index: Index) -> None:

@@ -32,6 +32,7 @@ from .extract_index import (
     Settings,
     ShardEntry,
     TensorEntry,
+    check_files,
     read_index,
     write_index,
 )
@@ -51,10 +52,10 @@ def find_index(folder: Path) -> Index | None:
     """
     try:
         index = read_index(folder)
-        if index is None and folder.exists() and any(folder.iterdir()):
-            raise JobError(
-                ExitCode.CANNOT_CREATE, f"{folder} is not empty and has no {INDEX}: name a new or empty folder"
-            )
+        if index is not None:
+            check_files(folder, index)
+        elif folder.exists() and any(folder.iterdir()):
+            raise JobError(ExitCode.CANNOT_CREATE, f"{folder} is not empty and has no {INDEX}: name an empty one")
     except DamagedIndex as error:
         raise JobError(ExitCode.CANNOT_CREATE, str(error)) from error
     except OSError as error:

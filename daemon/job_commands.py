@@ -107,7 +107,8 @@ def convert(
         str | None, typer.Option(metavar="NAME", help="In place of model.preset; without a config, lingbot-map.")
     ] = None,
     half_life: Annotated[
-        float, typer.Option(metavar="FRAMES", min=0.01, help="4:3 frames after which a kda memory has lost half.")
+        float,
+        typer.Option(metavar="FRAMES", min=0.01, max=1e9, help="4:3 frames after which a kda memory has lost half."),
     ] = 64.0,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the layers that are drawn.")] = 0,
 ) -> None:
@@ -124,6 +125,8 @@ def convert(
         raise typer.BadParameter("expected kda at least once", param_hint="--mixers")
     if out.suffix != ".safetensors":
         raise typer.BadParameter("expected a name that ends in .safetensors", param_hint="--output")
+    if _is_same(checkpoint, out):
+        raise typer.BadParameter("this is the checkpoint, which would be lost", param_hint="--output")
     with _reported():
         name = preset or (None if config else "lingbot-map")
         model = _load(config, (("--preset", "preset", name), ("--device", "device", "cpu"))).model
@@ -168,6 +171,13 @@ def _reported() -> Iterator[None]:
         raise typer.Exit(ExitCode.UNAVAILABLE) from error
 
 
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them is not there, or cannot be reached: what opens it says so
+        return False
+
+
 def _numbers(option: str, text: str) -> list[int]:
     try:
         return [int(word) for word in text.split(",")]
@@ -178,7 +188,7 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def _count(option: str, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+    if not text.isdecimal() or len(text) > 4 or not 1 <= int(text) <= 1024:
         raise typer.BadParameter(f"expected auto or 1 to 1024, got {text!r}", param_hint=option)
     return int(text)
 

@@ -26,6 +26,8 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
     Raises:
         ModelError: the file is missing, damaged, of another kind, or holds anything but tensors and plain data.
     """
+    if path.exists() and not path.is_file():  # a pipe waits for ever
+        raise ModelError(f"checkpoint {path} is no file")
     try:
         if path.suffix == ".safetensors":
             return load_file(path, device="cpu")

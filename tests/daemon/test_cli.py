@@ -85,12 +85,23 @@ def test_the_process_ends_when_its_work_is_done_whatever_libraries_do_at_exit() 
         (["extract", "x"], ExitCode.USAGE),
         (["convert", "--help"], ExitCode.OK),
         (["convert", "x", "-o", "y.safetensors"], ExitCode.USAGE),
+        (["convert", "x", "-o", "y.safetensors", "--mixers", "kda", "--half-life", "1e308"], ExitCode.USAGE),
+        (["extract", "synthetic:", "-o", "y", "--run-frames", "9" * 5000], ExitCode.USAGE),
         (["version"], ExitCode.OK),
         (["schema"], ExitCode.OK),
     ],
 )
 def test_each_end_has_its_code(arguments: list[str], code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(arguments) == code
+
+
+def test_a_conversion_never_replaces_its_own_source(tmp_path: Path) -> None:
+    source = tmp_path / "w.safetensors"
+    source.write_bytes(b"the only copy")
+    (tmp_path / "link.safetensors").symlink_to(source)
+    for target in (source, tmp_path / "link.safetensors"):
+        assert run_command(["convert", str(source), "--mixers", "kda", "-o", str(target)]) == ExitCode.USAGE
+    assert source.read_bytes() == b"the only copy"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import fcntl
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -352,6 +353,21 @@ def test_a_recording_that_has_become_shorter_is_not_taken_for_finished(
         path.unlink()
     with pytest.raises(JobError, match="now fewer"):
         play(wanted(tmp_path, tmp_path / "pictures"))
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "elsewhere"])
+def test_a_folder_with_a_shard_that_is_gone_is_not_taken_for_complete(tmp_path: Path, whole: Path, damage: str) -> None:
+    out, shard = tmp_path / "out", index_of(whole).shards[1].file
+    shutil.copytree(whole, out)
+    if damage == "short":
+        os.truncate(out / shard, (out / shard).stat().st_size // 2)
+    else:
+        (out / shard).rename(tmp_path / shard)
+    if damage == "elsewhere":
+        (out / "index.json").write_text((out / "index.json").read_text().replace(shard, f"../{shard}"))
+    with pytest.raises(JobError, match=shard) as caught:
+        play(wanted(tmp_path, save_every_s=60.0))
+    assert caught.value.code is ExitCode.CANNOT_CREATE
 
 
 def test_a_folder_of_other_settings_is_refused_with_what_differs(whole: Path) -> None:

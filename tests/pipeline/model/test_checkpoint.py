@@ -137,9 +137,11 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "name", ["none.safetensors", "none.pt", "", "w.bin", "broken.safetensors", "broken.pt", "x.pt"]
+    "name", ["none.safetensors", "none.pt", "", "w.bin", "broken.safetensors", "broken.pt", "x.pt", "pipe.pt"]
 )
 def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
+    if name == "pipe.pt":
+        os.mkfifo(tmp_path / name)
     if name.startswith("broken"):
         (tmp_path / name).write_bytes(b"\xff" * 100)
     if name == "x.pt":
