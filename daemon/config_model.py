@@ -25,6 +25,9 @@ _PLAIN = (
 )
 """Keys that are fields of the model's config as they are."""
 
+_LEAST_3D = 12
+"""Channels of a head, a multiple of 4, that time, rows and columns can share (`axis_channels`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
@@ -113,6 +116,9 @@ def _check_network(network: NetworkConfig, report: Report) -> None:
             ("model", "channels"),
             f"expected channels / heads to be a multiple of 4 (rotary embedding), got {head_channels}",
         )
+    elif network.rope3d and network.depth and head_channels < _LEAST_3D:
+        wanted = f"expected channels / heads to be at least {_LEAST_3D} with rope3d"
+        report.add(("model", "channels"), f"{wanted}, got {head_channels}")
     if network.patch_embed == "conv":
         return
     channels = DINO_SHAPES[network.patch_embed].channels

@@ -457,6 +457,7 @@ def test_an_endpoint_that_must_not_be_bound_is_an_error(refuse: Refuse, endpoint
     [
         ("heads = 3", "multiple of heads"),
         ("channels = 8", "multiple of 4"),
+        ("channels = 32", "at least 12 with rope3d"),
         ("depth = 2", "0 to 1"),
         ("patch_size = 15", "multiple of patch_size"),
         ('channels = 384\nheads = 6\npatch_embed = "dinov2_vitb14_reg"', "channels = 768"),
