@@ -34,11 +34,6 @@ class Span:
         """The place after the last."""
         return self.start + self.tokens
 
-    @property
-    def first_page(self) -> int:
-        """Number of its first page, where the whole buffer is counted in pages of this size."""
-        return self.start // self.page_tokens
-
 
 @dataclass(frozen=True, slots=True)
 class Spans:

@@ -104,11 +104,11 @@ def test_what_it_cannot_do_is_said_before_the_first_frame(change: dict[str, obje
         open_flashinfer(replace(REAL, **change), "auto")  # type: ignore[arg-type]
 
 
-def test_auto_takes_dense_where_flashinfer_cannot_run_and_says_why() -> None:
+def test_auto_takes_dense_where_no_kernel_can_run_and_says_why() -> None:
     choice = choose_backend(ModelConfig(attention="auto"), replace(REAL, device=torch.device("cpu")))
     assert (choice.name, choice.reason) == (
         "dense",
-        "flashinfer runs on CUDA, not on cpu: set attention = 'dense'",
+        "triton runs on CUDA, not on cpu: set attention = 'dense'",
     )
 
 

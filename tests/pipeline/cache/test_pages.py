@@ -10,7 +10,7 @@ from retinad.pipeline.cache.pages import Span, Spans
 def test_a_span_begins_at_a_multiple_of_its_page_size() -> None:
     spans = Spans(capacity=40).allocate(0, 7, 1).allocate(1, 5, 2)
     assert spans.held == (Span(0, 0, 7, 1), Span(1, 10, 5, 2))
-    assert (spans.of(1).first_page, spans.of(1).tokens, spans.of(1).stop, spans.used) == (2, 10, 20, 17)
+    assert (spans.of(1).start, spans.of(1).tokens, spans.of(1).stop, spans.used) == (10, 10, 20, 17)
 
 
 def test_a_freed_gap_is_used_again() -> None:
