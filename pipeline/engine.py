@@ -20,9 +20,11 @@ from .cache.pool import Pool
 from .choose_execution import choose_execution
 from .config import ModelConfig, ResizeMode, StreamConfig
 from .engine_report import EngineStatistics, LoadTimes, ModelDescription, StreamStatistics, stream_statistics
+from .errors import AdmissionError
 from .forward import Forward, Segment
 from .frames import PATCH_GROUPS, Frame, FrameStamp, Outcome, Size
 from .model.checkpoint import load_model
+from .model.devices import is_out_of_memory
 from .pictures import Pictures
 from .preprocess import Fit, fit
 from .runner import Runner
@@ -142,9 +144,16 @@ class Engine:
             StateError: the file cannot be read, or is of another model, configuration or size; the message says what
                 differs. The stream is as it was; it remembers nothing where a number in the file was changed.
             AdmissionError: there is no room for it. The stream remembers nothing then.
+            DeviceError: the device failed.
             ValueError: the camera has no stream.
         """
-        return load_stream(self._open(camera), self._identity, self._pool, self._config.image_width, path)
+        try:
+            return load_stream(self._open(camera), self._identity, self._pool, self._config.image_width, path)
+        except (RuntimeError, MemoryError) as error:  # torch's
+            self._runner.check(error)
+            if is_out_of_memory(error):
+                raise AdmissionError(f"no memory to go on from {path}: {error}") from error
+            raise
 
     @torch.inference_mode()
     def flush(self, camera: str) -> list[Outcome]:

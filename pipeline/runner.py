@@ -73,9 +73,13 @@ class Runner:
             self._faults.check(error)
             raise
 
+    def check(self, error: Exception) -> None:
+        """Something was raised, though not by a run of the model; see `DeviceFaults.check`."""
+        self._faults.check(error)
+
     def failed(self, stamps: Sequence[FrameStamp], error: Exception) -> list[Outcome]:
         """Frames for which something was raised, though not by a run of the model."""
-        self._faults.check(error)
+        self.check(error)
         return self.fail(stamps, _reason(error))
 
     def fail(self, stamps: Sequence[FrameStamp], reason: str) -> list[Outcome]:

@@ -141,9 +141,11 @@ def load_stream(stream: Stream, model: ModelIdentity, pool: Pool, image_width: i
         ledger = _ledger(saved, layout, path)
         for name, dtype, extent in _expected(pool.shape, ledger):
             file.check(name, dtype, extent)
-        levels = [file.tensor(_picture(index), torch.uint8, _extent(how)) for index in range(saved.recent)]
+        # On the device before the stream is touched: there may be no room for them.
+        names, device = [_picture(index) for index in range(saved.recent)], pool.shape.device
+        levels = [file.tensor(name, torch.uint8, _extent(how)).to(device) for name in names]
         _replace(stream, pool, ledger, file)
-    _resume(stream, saved, how, [picture.to(pool.shape.device) for picture in levels])
+    _resume(stream, saved, how, levels)
     return saved
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from retinad.pipeline.cache import state_file
 from retinad.pipeline.config import ModelConfig, ResizeMode, RetentionConfig, StreamConfig
 from retinad.pipeline.engine import Engine
-from retinad.pipeline.errors import StateError
+from retinad.pipeline.errors import AdmissionError, DeviceError, StateError
 from retinad.pipeline.frames import Features, Flag, Frame
 
 from .engine_rig import CONFIG, TOLERANCE, alone, assert_same, frame, good, play
@@ -315,6 +315,35 @@ def test_a_damaged_file_is_refused_and_changes_nothing(path: Path, tmp_path: Pat
                 engine.load_state("a", tmp_path / other)
         records += play(engine, frames[6:])
     assert_equal(records, alone(frames, EPOCHS))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), AdmissionError),
+        (torch.AcceleratorError("CUDA error: unspecified launch failure"), DeviceError),
+        (RuntimeError("a fault of the program"), RuntimeError),
+    ],
+)
+def test_a_device_that_cannot_take_a_file_is_told_from_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception]
+) -> None:
+    """The stream goes on: pictures are brought to the device before anything of it is let go."""
+    frames = [frame("a", number) for number in range(12)]
+    save(path, frames[:6])
+
+    def no_room(*_: object, **__: object) -> None:
+        raise error
+
+    with Engine(CONFIG) as engine, Engine(CONFIG) as undisturbed:
+        for one in (engine, undisturbed):
+            one.open_stream("a", EPOCHS, ResizeMode.CROP)
+            play(one, frames[6:9])
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "to", no_room)
+            with pytest.raises(kind, match=str(error)):
+                engine.load_state("a", path)
+        assert_equal(play(engine, frames[9:]), play(undisturbed, frames[9:]))
 
 
 def test_what_cannot_be_saved_says_why(path: Path) -> None:
