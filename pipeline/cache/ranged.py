@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -35,11 +36,14 @@ class RangedBackend:
             for sight in sights
             for _ in range(sight.rows // frame_tokens)
         ]
-        ranges = torch.tensor(rows, dtype=torch.int64).to(pool.shape.device, non_blocking=True)
+
+        @cache  # for all layers, and not before the first: fused steps read tables of their own
+        def ranges() -> Tensor:
+            return torch.tensor(rows, dtype=torch.int64).to(pool.shape.device, non_blocking=True)
 
         def attend(layer: int, query: Tensor) -> Tensor:
             frames = query.view(len(rows), frame_tokens, *query.shape[1:])
-            return attend_ranges(frames, pool.layer(layer), ranges).flatten(0, 1)
+            return attend_ranges(frames, pool.layer(layer), ranges()).flatten(0, 1)
 
         return attend
 

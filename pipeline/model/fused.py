@@ -91,7 +91,10 @@ class FusedAggregator:
         )
 
     def constants(self, rows: int, columns: int) -> tuple[object, ...]:
-        """What a step of frames with so many patches reads besides weights; whoever replays the step must keep it."""
+        """What a step of frames with so many patches reads besides weights, made if it is not there.
+
+        Others may let it go: whoever captures the step must ask for it before, and keep it for as long as the graph.
+        """
         embed = self._model.patch_embed
         positions = (embed.patch_positions(rows, columns),) if isinstance(embed, DinoPatches) else ()
         return (self._model.grid_tables(rows, columns), *positions)
