@@ -103,15 +103,22 @@ def options(
 
 def run(
     context: typer.Context,
-    config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The config file.")] = _DEFAULT_CONFIG,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="The config file.", show_default=str(_DEFAULT_CONFIG))
+    ] = None,
+    config_option: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The same as an option.")
+    ] = None,
 ) -> None:
     """Run the service until it is told to stop. The log goes to standard error."""
+    if config is not None and config_option is not None:
+        raise typer.BadParameter("the config file is given twice", param_hint="--config")
     from .run import run_service
 
     state = context.obj
     assert isinstance(state, CommandState)
     state.has_log = True
-    raise typer.Exit(run_service(config, state.stack))
+    raise typer.Exit(run_service(config or config_option or _DEFAULT_CONFIG, state.stack))
 
 
 def check(

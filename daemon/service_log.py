@@ -120,6 +120,10 @@ def log_start(
         _log.info("attention chosen", attention=model.attention, reason=model.attention_reason)
     if config.model.random_weights:
         _log.warning("the weights are random: the features mean nothing", set="model.checkpoint")
+    if model.weights_note is not None:
+        _log.warning(
+            "what the checkpoint says of itself", note=model.weights_note, checkpoint=str(config.model.checkpoint)
+        )
     _log.info("subscribe with", command=subscribe_command(endpoints, config.publish.curve))
 
 

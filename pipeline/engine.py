@@ -25,6 +25,7 @@ from .forward import Forward, Segment
 from .frames import PATCH_GROUPS, Frame, FrameStamp, Outcome, Size
 from .model.checkpoint import load_model
 from .model.devices import is_out_of_memory
+from .model.weight_files import file_note
 from .pictures import Pictures
 from .preprocess import Fit, fit
 from .runner import Runner
@@ -70,6 +71,7 @@ class Engine:
             attention_reason=attention.reason,
             execution=fused.name,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
+            weights_note=None if config.checkpoint is None else file_note(config.checkpoint),
         )
         self._config = config
         self._whole_pages = attention.backend.whole_pages

@@ -18,6 +18,7 @@ class ModelDescription:
         attention_reason: why it was taken, where the config left the choice; else None.
         execution: how the network runs: `plain`, `fused` or `captured`.
         parameters: numbers in its weights.
+        weights_note: what their file says must be known of them, or None.
     """
 
     name: str
@@ -29,6 +30,7 @@ class ModelDescription:
     attention_reason: str | None
     execution: str
     parameters: int
+    weights_note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Weights: from a file, checked key by key, or random ones from a seed, or a patch embedding's from DINOv2's file."""
 
 import math
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -23,6 +24,7 @@ BACKBONE = "patch_embed."
 HEADS = ("camera_head.", "depth_head.", "point_head.")
 MASK = "mask_token"
 """DINOv2's token for masked patches, of use in training only."""
+_GLOBAL_BLOCK = re.compile(r"global_blocks\.\d{1,4}\.")
 NAMED_KEYS = 10
 """Keys that an error message names at most."""
 
@@ -82,8 +84,9 @@ def checkpoint_weights(model: nn.Module, path: Path) -> Iterator[tuple[str, Tens
             up to ten.
     """
     found = _aggregator_keys(read_state_dict(path))
+    wanted = model.state_dict()
     hint = "" if BACKBONE + "cls_token" in found else _hint_for_backbone(found)
-    return _fitted(path, model.state_dict(), found, hint)
+    return _fitted(path, wanted, found, hint or _hint_for_network(wanted, found))
 
 
 def backbone_weights(model: nn.Module, path: Path) -> Iterator[tuple[str, Tensor]]:
@@ -149,6 +152,26 @@ def _describe(path: Path, problems: list[str], hint: str) -> str:
     more = f"; and {len(problems) - NAMED_KEYS} more" if len(problems) > NAMED_KEYS else ""
     looks = f" ({hint})" if hint else ""
     return f"checkpoint {path} does not fit the network{looks}, {len(problems)} keys differ: {named}{more}"
+
+
+def _hint_for_network(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
+    # What of the network's shape a whole checkpoint contradicts.
+    mine, its = _mixers(wanted), _mixers(tensors)
+    if len(its) != len(mine):
+        return f"it has {len(its)} global blocks, the network has {len(mine)}: is it for another preset or depth?"
+    token = "camera_token"
+    if token in tensors and token in wanted and tensors[token].shape[-1:] != wanted[token].shape[-1:]:
+        channels = tensors[token].shape[-1]
+        return f"it has {channels} channels, the network has {wanted[token].shape[-1]}: is it for another preset?"
+    if its != mine:
+        return f"its global blocks are {', '.join(its)}: set model.mixers"
+    return ""
+
+
+def _mixers(tensors: Mapping[str, Tensor]) -> list[str]:
+    # Of each global block, by the names of its weights.
+    blocks = {int(name.split(".")[1]) for name in tensors if _GLOBAL_BLOCK.match(name)}
+    return ["kda" if f"global_blocks.{block}.attn.A_log" in tensors else "attention" for block in sorted(blocks)]
 
 
 def _hint_for_backbone(tensors: Mapping[str, Tensor]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -41,6 +41,27 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
     except (SafetensorError, RuntimeError, EOFError) as error:
         raise ModelError(f"checkpoint {path} cannot be read: {error}") from error
     raise ModelError(f"checkpoint {path}: expected a .safetensors, .pt or .pth file")
+
+
+def file_note(path: Path) -> str | None:
+    """What a `.safetensors` file says of itself under `retinad` in its metadata, as `retinad convert` writes it.
+
+    Returns:
+        None if it says nothing, or is of another kind.
+
+    Raises:
+        ModelError: the file is missing or damaged.
+    """
+    if path.suffix != ".safetensors":
+        return None
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            note: str | None = (file.metadata() or {}).get("retinad")
+    except OSError as error:
+        raise ModelError(f"checkpoint {path}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise ModelError(f"checkpoint {path} cannot be read: {error}") from error
+    return note
 
 
 def file_sha256(path: Path) -> str:

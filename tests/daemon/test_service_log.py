@@ -9,8 +9,10 @@ import pytest
 import structlog
 
 from retinad.daemon.config import load_config
-from retinad.daemon.service_log import CameraLog, different_keys, log_reload, subscribe_command
+from retinad.daemon.service_log import CameraLog, different_keys, log_reload, log_start, subscribe_command
+from retinad.daemon.start_up import ReadyTimes
 from retinad.pipeline.config import CurveConfig
+from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.errors import SourceFault
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
 from retinad.pipeline.sources.messages import SourceInfo
@@ -107,3 +109,13 @@ def test_a_reload_names_what_it_changes_and_what_it_cannot(tmp_path: Path) -> No
     (line,) = lines
     assert (line["added"], line["removed"], line["changed"]) == (["comes"], ["goes"], ["changes"])
     assert line["log_level"] == logging.getLevelName(logging.INFO).lower()
+
+
+def test_what_must_be_known_of_the_weights_is_a_warning_at_start(tmp_path: Path) -> None:
+    """A hybrid that `retinad convert` made loads and runs like any other, and its features mean nothing."""
+    (tmp_path / "config.toml").write_text('[[camera]]\nname = "a"\nsource = "synthetic:"\n')
+    config = load_config(tmp_path / "config.toml", {"XDG_RUNTIME_DIR": str(tmp_path)})
+    model = ModelDescription("tiny", "sha256:0", ("kda",), "cpu", "float32", "dense", None, "plain", 5, "NOT trained")
+    with structlog.testing.capture_logs() as lines:
+        log_start(model, ("tcp://127.0.0.1:5555",), config, {}, ReadyTimes(1.0, 0.5, 0.2, 0.1, 0.1, 0))
+    assert [line["note"] for line in lines if line["log_level"] == "warning" and "note" in line] == ["NOT trained"]

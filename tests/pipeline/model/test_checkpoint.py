@@ -16,8 +16,9 @@ from torch import Tensor
 from retinad.pipeline.config import ModelConfig, NetworkConfig
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.model.aggregator import Aggregator, FrameNumbers
-from retinad.pipeline.model.checkpoint import Network, load_model
+from retinad.pipeline.model.checkpoint import Network, checkpoint_weights, load_model, random_weights
 from retinad.pipeline.model.patch_features import PatchFeatures
+from retinad.pipeline.model.weight_files import file_note
 
 from .golden import DATA, aggregator, pictures, state_dict, weight
 
@@ -319,3 +320,25 @@ def test_loading_a_backbone_peaks_at_one_copy_of_it(tmp_path: Path, kind: str) -
 def peak_over_weights(path: Path, what: str) -> float:
     run = subprocess.run([sys.executable, "-c", MEASURE, path, what], capture_output=True, text=True, check=True)
     return float(run.stdout)
+
+
+def test_a_file_of_other_mixers_or_another_size_is_told_by_what_it_is(tmp_path: Path) -> None:
+    network = NetworkConfig(channels=32, heads=2, depth=2, patch_embed="conv")
+    hybrid = replace(network, mixers=("kda", "attention"))
+    save_file(dict(random_weights(Aggregator(hybrid, torch.float32), 0)), tmp_path / "hybrid.safetensors")
+    for other, hint in (
+        (network, "its global blocks are kda, attention: set model.mixers"),
+        (replace(hybrid, depth=3), "it has 2 global blocks, the network has 3"),
+        (replace(hybrid, channels=64), "it has 32 channels, the network has 64"),
+    ):
+        with pytest.raises(ModelError, match=hint):
+            list(checkpoint_weights(Aggregator(other, torch.float32), tmp_path / "hybrid.safetensors"))
+
+
+def test_what_a_file_says_of_itself_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    for metadata, note in (({"retinad": "not trained"}, "not trained"), ({"format": "pt"}, None), (None, None)):
+        save_file({"a": torch.zeros(1)}, path, metadata=metadata)
+        assert file_note(path) == note
+    torch.save({}, tmp_path / "weights.pt")
+    assert file_note(tmp_path / "weights.pt") is None
