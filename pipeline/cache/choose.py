@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 from ..config import ModelConfig
-from ..errors import ModelError
 from ..model.devices import torch_dtype
 from .dense import DenseBackend
 from .flashinfer import open_flashinfer
 from .paged import PagedBackend
 from .pool import PoolShape
-from .ranged import RangedBackend, check_ranged
+from .ranged import RangedBackend, check_ranged, find_obstacle
 from .step import Backend
 
 
@@ -48,8 +47,7 @@ def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
             return Choice("triton", None, RangedBackend())
     if not shape.layers:
         return Choice("dense", "no layer attends to a memory", DenseBackend())
-    try:
-        check_ranged(shape, torch_dtype(config.dtype))
-    except ModelError as error:
-        return Choice("dense", str(error), DenseBackend())
+    obstacle = find_obstacle(shape, torch_dtype(config.dtype))
+    if obstacle is not None:
+        return Choice("dense", obstacle, DenseBackend())
     return Choice("triton", "the fastest", RangedBackend())

@@ -58,14 +58,20 @@ def check_ranged(shape: PoolShape, dtype: torch.dtype) -> None:
     Raises:
         ModelError: it cannot; the message says why.
     """
+    if (obstacle := find_obstacle(shape, dtype)) is not None:
+        raise ModelError(f"{obstacle}: set attention = 'dense'")
+
+
+def find_obstacle(shape: PoolShape, dtype: torch.dtype) -> str | None:
+    """Why the kernel cannot run, or None if it can; see `check_ranged`."""
     if shape.device.type != "cuda":
-        raise ModelError(f"triton runs on CUDA, not on {shape.device}: set attention = 'dense'")
+        return f"triton runs on CUDA, not on {shape.device}"
     if dtype not in DTYPES:
-        name = str(dtype).removeprefix("torch.")
-        raise ModelError(f"triton attends in float16 or bfloat16, not in {name}: set attention = 'dense'")
+        return f"triton attends in float16 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
     if shape.head_dim not in HEAD_DIMS:
-        raise ModelError(f"triton is used with heads of {HEAD_DIMS} channels, not {shape.head_dim}")
+        return f"triton is used with heads of {HEAD_DIMS} channels, not {shape.head_dim}"
     if importlib.util.find_spec("triton") is None:
-        raise ModelError("triton is not installed: install retinad[gpu], or set attention = 'dense'")
+        return "triton is not installed (it comes with retinad[gpu])"
     if torch.cuda.get_device_capability(shape.device) < CAPABILITY:
-        raise ModelError(f"triton is used on devices of capability {CAPABILITY[0]}.{CAPABILITY[1]} or newer")
+        return f"triton is used on devices of capability {CAPABILITY[0]}.{CAPABILITY[1]} or newer"
+    return None

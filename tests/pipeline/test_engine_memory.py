@@ -132,7 +132,7 @@ def test_a_backend_that_cannot_run_ends_the_engine_before_the_first_frame() -> N
 def test_the_description_says_which_backend_runs_and_why(engine: Engine) -> None:
     assert (engine.description.attention, engine.description.attention_reason) == (
         "dense",
-        "triton runs on CUDA, not on cpu: set attention = 'dense'",
+        "triton runs on CUDA, not on cpu",
     )
     named = Engine(replace(CONFIG, attention="dense")).description
     assert (named.attention, named.attention_reason) == ("dense", None)
