@@ -207,7 +207,7 @@ class Connection:
     def _advice(self) -> str:
         told = self._cameras_told
         if told is None:
-            return "Check that it is a retinad service, and that its cameras run"
+            return "Check that it is a retinad service, and that its cameras run; or it is still loading its model"
         unknown = [camera for camera in self._subscription.cameras if camera not in told]
         if unknown:
             return f"It has no camera {', '.join(unknown)}; it has {', '.join(told) or 'none'}"

@@ -105,7 +105,8 @@ def _take_lock(endpoint: str, descriptor: int) -> None:
     except BlockingIOError as exc:
         holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
         who = f"process {holder}" if holder.isdigit() else "another process"
-        raise PublishError(f"cannot bind {endpoint}: {who} publishes there already") from exc
+        advice = "a second service needs other publish.endpoints"
+        raise PublishError(f"cannot bind {endpoint}: {who} publishes there already; {advice}") from exc
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 

@@ -267,7 +267,7 @@ def _bind(socket: _Socket, endpoint: str) -> str:
 def _reason(error: zmq.ZMQError) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return "another process has it (`ss -ltnp` shows which)"
+            return "another process has it (`ss -ltnp` shows which); a second service needs other publish.endpoints"
         case errno.ENODEV | errno.EADDRNOTAVAIL:
             return "this machine has no such address; give an IP address or the name of an interface"
         case _:
