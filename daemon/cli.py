@@ -130,7 +130,10 @@ def check(
         str | None, typer.Option(metavar="WIDTHxHEIGHT", help="With --memory: of every camera's pictures.")
     ] = None,
 ) -> None:
-    """Print the config as the service would run it, without secrets, or everything that is wrong with it."""
+    """Print the config as the service would run it, without secrets, or all that is wrong in the file.
+
+    No source is opened: `retinad cameras` does that.
+    """
     from .config_show import show_config
 
     loaded = _load(config)
@@ -210,14 +213,18 @@ def subscribe(
 
 def bench(
     context: typer.Context,
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="Whose model and streams.")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="Its model and streams are measured.")
+    ] = None,
     cameras: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="Synthetic cameras.")] = 1,
     steps: Annotated[int, typer.Option(metavar="N", min=2, help="Steps to measure.")] = 200,
-    preset: Annotated[str | None, typer.Option(help="tiny or lingbot-map, in place of the config's.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="tiny or lingbot-map, in place of the config's.")
+    ] = None,
     size: Annotated[str, typer.Option(metavar="WxH", help="Size of the cameras' pictures.")] = "1920x1080",
     fps: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1000, help="Of a camera; by default 30, or what the model can take."),
+        typer.Option(metavar="FPS", min=0.01, max=1000, help="Of a camera; by default 30, or what the model can take."),
     ] = None,
     window_full: Annotated[
         bool, typer.Option("--window-full/--no-window-full", help="Fill the streams' windows before measuring.")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="A config of the service, whose model and stream count."),
+    typer.Option("--config", "-c", metavar="FILE", help="A config of the service: its [model] and [stream] are used."),
 ]
 Preset = Annotated[str | None, typer.Option(metavar="NAME", help="In place of model.preset.")]
 
@@ -45,7 +45,10 @@ def extract(
     device: Annotated[str | None, typer.Option(metavar="DEVICE", help="In place of model.device.")] = None,
     resize: Annotated[str, typer.Option(metavar="crop|pad", help="How pictures are fitted to the model.")] = "crop",
     run_frames: Annotated[
-        str, typer.Option(metavar="N|auto", help="Frames in one step of the model; auto is as many as fit.")
+        str,
+        typer.Option(
+            metavar="N|auto", help="Frames in one step of the model; auto: as many as fit on a GPU, else [stream]'s."
+        ),
     ] = "auto",
     form: Annotated[str | None, typer.Option("--format", metavar="safetensors|npz", help="What the files are.")] = None,
     shard_frames: Annotated[
