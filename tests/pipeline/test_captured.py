@@ -100,6 +100,10 @@ def _references_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("retinad.kernels.kda.backend._INSTALLED", False)
 
 
+def fail(*_: object) -> None:
+    raise ValueError("injected")
+
+
 STREAMS = {
     "a": StreamConfig(2, 3, history_frames=2, run_frames=3),
     "b": StreamConfig(1, 4, keyframe_interval=2, epoch_frames=7, carry_state=True),
@@ -149,9 +153,6 @@ def test_a_run_that_fails_does_not_count_as_the_one_before_a_capture(
     rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has not launched would be launched for the first time, and compiled, while a graph is captured."""
-
-    def fail(*_: object) -> None:
-        raise ValueError("injected")
 
     engine, steps = rig
     engine.open_stream("a", STREAM, ResizeMode.CROP)
@@ -208,9 +209,6 @@ def test_after_a_fault_behind_a_replay_streams_equal_new_ones(
     rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys, values and states of that step are written, in layers that no table knows of."""
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("injected")
 
     engine, steps = rig
     streams = {"a": STREAM, "b": replace(STREAM, keyframe_interval=2)}
@@ -280,9 +278,6 @@ def test_what_a_graph_reads_besides_weights_is_made_before_it_is_captured(monkey
 def test_host_tables_of_a_step_that_failed_are_not_written_again(
     rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise ValueError("injected")
-
     engine, steps = rig
     engine.open_stream("a", STREAM, ResizeMode.CROP)
     good(engine.step([frame("a", 0)]))
