@@ -284,7 +284,11 @@ def _lock(folder: Path) -> int:
 
 
 def _check(folder: Path, before: Index, settings: Settings) -> None:
-    changes = "; ".join(differences(before.settings, settings))
+    made = before.settings
+    made = replace(
+        made, model=replace(made.model, layers=settings.model.layers)
+    )  # follows from others, which are named
+    changes = "; ".join(differences(made, settings))
     if changes:
         raise JobError(
             ExitCode.CANNOT_CREATE,

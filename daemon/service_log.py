@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import structlog
 
 from retinad.pipeline.config import CurveConfig
+from retinad.pipeline.differences import config_key
 from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.frames import FrameFailure
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
@@ -139,7 +140,7 @@ def log_reload(old: ServiceConfig, new: ServiceConfig) -> None:
 
 
 def different_keys(old: object, new: object, prefix: str = "") -> Iterator[str]:
-    """Dotted names of the fields in which two configs of the same kind differ, their cameras and secrets left out."""
+    """Keys of the fields in which two configs of the same kind differ, their cameras and secrets left out."""
     for field in dataclasses.fields(old):  # type: ignore[arg-type]  # only called with dataclasses
         ours, theirs = getattr(old, field.name), getattr(new, field.name)
         if ours == theirs or field.name in ("cameras", "secrets"):
@@ -148,7 +149,7 @@ def different_keys(old: object, new: object, prefix: str = "") -> Iterator[str]:
         if dataclasses.is_dataclass(ours) and type(ours) is type(theirs):
             yield from different_keys(ours, theirs, f"{name}.")
         else:
-            yield name
+            yield config_key(name if "." in name else f"service.{name}")
 
 
 def subscribe_command(endpoints: Sequence[str], curve: CurveConfig | None) -> str:

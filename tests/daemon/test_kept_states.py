@@ -73,7 +73,7 @@ def test_a_memory_that_does_not_fit_is_left_and_the_log_says_why(tmp_path: Path)
     records, service = play_until(config, 4)
     assert (records[0].epoch, records[0].epoch_frame) == (0, 0)
     (line,) = said(service, "the kept memory is not used")
-    assert "model.weights was random:0, is random:4" in str(line["reason"])
+    assert "weights was random:0, is random:4" in str(line["reason"])
 
     write_config(tmp_path, camera("a", source.replace("160", "200")), service=KEEP, model="seed = 4")
     records, service = play_until(config, 4)

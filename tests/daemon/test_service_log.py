@@ -103,7 +103,9 @@ def test_a_reload_names_what_it_changes_and_what_it_cannot(tmp_path: Path) -> No
         '[[camera]]\nname = "changes"\nsource = "synthetic:"\nfps = 3\n[[camera]]\nname = "comes"\nsource = "0"\n'
     )
     new = load_config(path, {})
-    assert list(different_keys(old, new)) == ["publish.buffer_mb", "model.output.layers"]
+    assert list(different_keys(old, new)) == ["publish.buffer_mb", "model.layers"]
+    moved = replace(old, keep_state=True, model=replace(old.model, name="lingbot-map"))
+    assert list(different_keys(old, moved)) == ["service.keep_state", "model.preset"]
     with structlog.testing.capture_logs() as lines:
         log_reload(old, new)
     (line,) = lines

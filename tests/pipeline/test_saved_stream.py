@@ -206,14 +206,19 @@ def test_frames_of_another_size_begin_a_new_epoch(path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "stream", "resize", "reason"),
     [
-        (replace(CONFIG, seed=1), EPOCHS, ResizeMode.CROP, "model.weights was random:0, is random:1"),
+        (replace(CONFIG, seed=1), EPOCHS, ResizeMode.CROP, "weights was random:0, is random:1"),
         (
             replace(CONFIG, network=replace(CONFIG.network, heads=1)),
             EPOCHS,
             ResizeMode.CROP,
-            r"model\.network\.heads was 2, is 1",
+            r"model\.heads was 2, is 1",
         ),
-        (replace(CONFIG, output=replace(CONFIG.output, layers=(0,))), EPOCHS, ResizeMode.CROP, "layers was 2, is 1"),
+        (
+            replace(CONFIG, output=replace(CONFIG.output, layers=(0,))),
+            EPOCHS,
+            ResizeMode.CROP,
+            "global blocks that run was 2, is 1",
+        ),
         (replace(CONFIG, dtype="bfloat16"), EPOCHS, ResizeMode.CROP, "dtype was float32, is bfloat16"),
         (CONFIG, replace(EPOCHS, window=4), ResizeMode.CROP, r"stream\.window was 3, is 4"),
         (CONFIG, replace(EPOCHS, epoch_frames=13), ResizeMode.CROP, "epoch_frames was 12, is 13"),
@@ -221,7 +226,7 @@ def test_frames_of_another_size_begin_a_new_epoch(path: Path) -> None:
             CONFIG,
             replace(EPOCHS, retention=RetentionConfig(camera_only=True)),
             ResizeMode.CROP,
-            r"stream\.retention\.camera_only was False, is True",
+            r"stream\.camera_only was False, is True",
         ),
         (CONFIG, EPOCHS, ResizeMode.PAD, "resize was crop, is pad"),
         (replace(CONFIG, image_width=84), EPOCHS, ResizeMode.CROP, r"at \(56, 42\), now it sees them at \(84, 56\)"),
