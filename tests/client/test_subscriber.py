@@ -160,7 +160,7 @@ def test_a_misspelt_camera_is_named_with_those_that_exist(service: "FakeService"
 def test_a_service_without_hello_is_doubted(service: "FakeService") -> None:
     with Subscriber(service.endpoint) as subscriber:
         service.wait_for_subscriptions(2)
-        with pytest.raises(TimeoutError, match="Check that it is a retinad service.* or it is still loading"):
+        with pytest.raises(TimeoutError, match=r"Check that it is a retinad service.* or it is still loading"):
             subscriber.receive(0.1)
 
 
