@@ -109,6 +109,7 @@ class _Job:
                 output = await self._open_output(worker, before, (info.width, info.height))
                 stack.callback(output.close)
             if self._stopped:
+                self._reporter.say(f"stopped before the first step: {self._left(before.frames if before else 0)}")
                 return ExitCode.INCOMPLETE
             if output.index.complete:
                 self._reporter.say(f"{self._wanted.out} is complete: {output.index.frames} frames")
@@ -118,12 +119,17 @@ class _Job:
             return await self._extract(worker, output, info.frame_count)
 
     async def _probe(self) -> SourceInfo:
+        if self._wanted.is_live:
+            raise JobError(ExitCode.USAGE, self._no_end())
         info = await probe(self._wanted.camera(self._wanted.stream))
         if isinstance(info, SourceError):
             raise JobError(ExitCode.NO_INPUT, self._masked(f"{info.fault}: {info}"))
         if info.live or not info.finite:
-            raise JobError(ExitCode.USAGE, self._masked(f"{self._wanted.source} has no end: `retinad run` is for such"))
+            raise JobError(ExitCode.USAGE, self._no_end())
         return info
+
+    def _no_end(self) -> str:
+        return self._masked(f"{self._wanted.source} has no end: `retinad run` is for such, this takes recordings")
 
     async def _open_output(self, worker: Worker[Engine], before: Index | None, size: Size) -> Output:
         wanted = self._wanted
@@ -231,12 +237,12 @@ class _Job:
                 self._reporter.update(output.frames, total)
 
     async def _finish(self, output: Output, queue: FrameQueue) -> ExitCode:
-        wanted, ended = self._wanted, self._ended
+        ended = self._ended
         if self._is_at_its_end:
             assert ended is not None
             await anyio.to_thread.run_sync(output.finish, queue.counters.failed)
             return self._summary(output, ended)
-        safe = f"{output.index.frames} frames are in {wanted.out}; the same command goes on from there"
+        safe = self._left(output.index.frames)
         if self._stopped:
             self._reporter.say(f"stopped: {safe}")
             return ExitCode.INCOMPLETE
@@ -259,6 +265,11 @@ class _Job:
         if self._wanted.model.random_weights:
             self._reporter.say("the weights are random: the features mean nothing (set model.checkpoint)")
         return ExitCode.OK if index.frames else ExitCode.NO_INPUT
+
+    def _left(self, frames: int) -> str:
+        if not frames:
+            return "no features were written"
+        return f"{frames} frames are in {self._wanted.out}; the same command goes on from there"
 
     def _masked(self, text: str) -> str:
         return mask(text, self._wanted.source)

@@ -1,15 +1,17 @@
 """What an extraction is asked for, and what follows from it: its camera, its run of frames, its settings."""
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from retinad.pipeline.config import CameraConfig, CaptureMode, ModelConfig, ResizeMode, StreamConfig
+from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frames import Size
 from retinad.pipeline.run_length import RUNS, Room, longest_run
 from retinad.pipeline.saved_stream import ModelIdentity
-from retinad.pipeline.sources.parse import PathSpec, parse_source
+from retinad.pipeline.sources.parse import DeviceSpec, NetworkSpec, PathSpec, parse_source
 from retinad.pipeline.sources.redact import mask
 
 from .extract_index import Form, Index, Settings
@@ -43,6 +45,16 @@ class Extraction:
     form: Form = "safetensors"
     shard_frames: int | None = None
     save_every_s: float = 60.0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the source is a camera by its name alone. What is no source is none: opening it says so."""
+        try:
+            spec = parse_source(self.source)
+        except SourceError:
+            return False
+        address = spec.url.partition("://")[0].lower() if isinstance(spec, NetworkSpec) else ""
+        return isinstance(spec, DeviceSpec) or address in ("rtsp", "rtsps")
 
     def camera(self, stream: StreamConfig) -> CameraConfig:
         """The recording as a camera of which no frame is dropped and that is not tried again."""
@@ -91,4 +103,5 @@ def choose_run(wanted: Extraction, size: Size, before: Index | None) -> int:
 
 def _whole_name(source: str) -> str:
     spec = parse_source(source)
-    return str(Path(spec.path).absolute()) if isinstance(spec, PathSpec) else source
+    # What a link leads to counts: where it leads elsewhere, it is another recording.
+    return os.path.realpath(os.path.expanduser(spec.path)) if isinstance(spec, PathSpec) else source

@@ -158,7 +158,7 @@ def _reported() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:  # where no signal handler had been set yet: nothing is half written
-        typer.echo("retinad: stopped", err=True)
+        typer.echo("retinad: stopped; nothing was written", err=True)
         raise typer.Exit(ExitCode.INCOMPLETE) from None
     except ConfigError as error:
         typer.echo(str(error), err=True)

@@ -30,6 +30,7 @@ from retinad.daemon.extract_index import FrameEntry, Index, read_index
 from retinad.daemon.extract_progress import Reporter, progress_line
 from retinad.daemon.extract_request import Extraction
 from retinad.daemon.job_config import load_job_config
+from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import Frame, Outcome
@@ -294,8 +295,38 @@ def test_the_model_runs_on_while_a_shard_is_written(tmp_path: Path, monkeypatch:
 def test_a_path_is_the_same_recording_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_frames(tmp_path / "pictures", 3)
     play(wanted(tmp_path, tmp_path / "pictures"))
-    monkeypatch.chdir(tmp_path)
-    assert "is complete" in play(wanted(tmp_path, "pictures"))[1]
+    monkeypatch.chdir(tmp_path / "pictures")
+    (tmp_path / "link").symlink_to("pictures")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for spelling in ("../pictures", "../pictures/../link/", f"file://{tmp_path}/pictures", "~/pictures"):
+        assert "is complete" in play(wanted(tmp_path, spelling))[1]
+
+
+def test_where_a_link_leads_elsewhere_it_is_another_recording(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_frames(tmp_path / name, 3)
+    link = tmp_path / "latest"
+    link.symlink_to("one")
+    play(wanted(tmp_path, link))
+    link.unlink()
+    link.symlink_to("two")
+    with pytest.raises(JobError, match=r"source was .*/one, is .*/two"):
+        play(wanted(tmp_path, link))
+
+
+def test_a_job_that_is_stopped_while_it_loads_says_that_nothing_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(model: ModelConfig) -> Engine:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)  # the loop hears of it
+        return load(model)
+
+    load = job.open_engine
+    monkeypatch.setattr(job, "open_engine", stopped)
+    code, said = play(wanted(tmp_path))
+    assert (code, "no features were written" in said) == (ExitCode.INCOMPLETE, True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_finished_job_is_left_alone(whole: Path) -> None:
@@ -370,6 +401,12 @@ def test_a_folder_with_a_shard_that_is_gone_is_not_taken_for_complete(tmp_path: 
     assert caught.value.code is ExitCode.CANNOT_CREATE
 
 
+def test_a_folder_of_other_layers_is_refused_by_the_configs_keys(whole: Path) -> None:
+    other = wanted(whole.parent)
+    with pytest.raises(JobError, match=r"settings: model\.layers was \[1\], is \[0\]\. Name another"):
+        play(replace(other, model=replace(other.model, output=replace(other.model.output, layers=(0,)))))
+
+
 def test_a_folder_of_other_settings_is_refused_with_what_differs(whole: Path) -> None:
     other = wanted(whole.parent)
     with pytest.raises(JobError, match=r"stream\.window was 2, is 3") as caught:
@@ -383,6 +420,13 @@ def test_a_folder_of_other_settings_is_refused_with_what_differs(whole: Path) ->
         (["{folder}/nope.mp4", "-o", "{folder}/out"], ExitCode.NO_INPUT, "missing: "),
         (["{folder}/empty", "-o", "{folder}/out"], ExitCode.NO_INPUT, "has no pictures"),
         (["synthetic:", "-o", "{folder}/out"], ExitCode.USAGE, "has no end"),
+        (
+            ["rtsp://a:secret@127.0.0.1:1/x", "-o", "{folder}/out"],
+            ExitCode.USAGE,
+            "rtsp://***@127.0.0.1:1/x has no end",
+        ),
+        (["/dev/video63", "-o", "{folder}/out"], ExitCode.USAGE, "has no end"),
+        (["rtps://127.0.0.1", "-o", "{folder}/out"], ExitCode.NO_INPUT, "scheme rtps:// is not known"),
         ([SCENE, "-o", "{folder}/full"], ExitCode.CANNOT_CREATE, "has no index.json"),
         ([SCENE, "-o", "{folder}/full/file"], ExitCode.CANNOT_CREATE, "Not a directory"),
         ([SCENE, "-o", "{folder}/out", "-c", "{folder}/nope.toml"], ExitCode.CONFIG, "cannot read the config"),
