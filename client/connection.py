@@ -231,7 +231,8 @@ def _set_options(socket: _Socket, receive_hwm: int, *, ipv6: bool) -> None:
     socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
     # No ZMTP heartbeats at this end: while the queue is full libzmq does not read, and a heartbeat's timer that fires
     # then aborts the process (libzmq issues 3937, 4364 and 4767, all open; seen with 4.3.5 when a service died while a
-    # subscriber was slow). `hello`, which every service repeats, tells instead whether the link is alive.
+    # subscriber was slow). `hello`, which every service repeats, tells instead whether the link is alive. A service
+    # must not ping either, for the same reason; retinad does not.
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 5)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 2)

@@ -26,6 +26,8 @@ from .zap import ZAP_ENDPOINT, zap_reply
 
 LINGER_MS = 500
 HANDSHAKE_MS = 5000
+UNREAD_MS = 5000
+"""How long bytes sent by tcp may find no room at the other end, or no answer, until the connection is closed."""
 INBOUND_BYTES = 1024
 """Largest message that a peer may send: subscriptions and handshakes are smaller, and libzmq's tree of subscriptions is
 as deep as the longest one, and walked by recursion (one of a megabyte was seen to crash a process)."""
@@ -203,10 +205,11 @@ def _set_options(socket: _Socket, send_hwm: int) -> None:
     # one without our doing, but as a single part: `topic, header, *tensors = recv_multipart()` would fail on it.
     socket.setsockopt(zmq.XPUB_VERBOSE, 1)
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-    # A subscriber that is stopped or never reads answers no heartbeat: it is dropped, and its queue freed, after 4-6 s.
-    # No HEARTBEAT_TTL: it would set a timer at the subscriber's end, with the fault told of in `client/connection.py`.
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4000)
+    # No heartbeats: libzmq 4.3.5 aborts a subscriber that does not read while its connection is closed, and then finds
+    # a ping in what it has still to read (`!_io_error`; seen in a soak, where the heartbeats had closed it). By tcp the
+    # kernel closes what is stuck or dead; by ipc a subscriber that stands still keeps its queue until it goes on.
+    socket.setsockopt(zmq.HEARTBEAT_IVL, 0)
+    socket.setsockopt(zmq.TCP_MAXRT, UNREAD_MS)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 60)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 10)

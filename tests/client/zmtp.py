@@ -17,7 +17,12 @@ def frame(body: bytes, flags: int = 0, claimed: int | None = None) -> bytes:
     return bytes([flags | LONG * long]) + (struct.pack(">Q", size) if long else bytes([size])) + body
 
 
-READY = frame(b"\x05READY\x0bSocket-Type" + struct.pack(">I", 3) + b"PUB", COMMAND)
+def ready(role: bytes) -> bytes:
+    """The command that ends the handshake; the role is a socket's type, such as PUB."""
+    return frame(b"\x05READY\x0bSocket-Type" + struct.pack(">I", len(role)) + role, COMMAND)
+
+
+READY = ready(b"PUB")
 
 
 def message(parts: Sequence[bytes]) -> bytes:
