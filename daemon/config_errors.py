@@ -23,7 +23,8 @@ class Problem:
         column: 1-based column in characters, or None.
         key: dotted path of the key, such as `camera[0].source`, or the variable's or option's name; empty for the file
             as a whole.
-        message: what was expected and what came. Never a string from the file: it may be a secret.
+        message: what was expected and what came. A string from the file only if it is a short word where the key takes
+            a choice, a name or a device: any other may be a secret.
         hint: what to do, such as the key that was probably meant; may be empty.
     """
 

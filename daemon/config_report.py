@@ -1,5 +1,6 @@
 """Collects what is wrong with a config: each problem with its place, pydantic's errors in the project's words."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from retinad.pipeline.sources.redact import redact_url
 
 from .config_errors import ConfigError, KeyPath, Problem, describe, show_key, suggest
 from .config_locate import KeyPlaces
-from .config_tables import PATTERN_WORDS
+from .config_tables import PATTERN_WORDS, WORD_PATTERNS
 
 Table = TypeVar("Table", bound=BaseModel)
 
@@ -27,6 +28,9 @@ _EXPECTED_TYPE = {
 }
 _MOST_PROBLEMS = 100
 """That are said: a reload says them in one line of the log, and a file has room for 100,000."""
+
+_WORD = re.compile(r"[A-Za-z0-9 _.-]{1,32}")
+"""Shown of a file's strings, where a key takes a choice, a name or a device: no address is one, nor a password in it."""
 
 _RANGE_WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
@@ -149,6 +153,10 @@ def _expected(detail: ErrorDetails) -> str:
 
 
 def _got(value: object, detail: ErrorDetails) -> str:
+    context = detail.get("ctx", {})
+    takes_word = "expected" in context or context.get("pattern") in WORD_PATTERNS
+    if takes_word and isinstance(value, str) and _WORD.fullmatch(value):
+        return f'"{value}"'
     if isinstance(value, str | list) and "length" in str(detail.get("ctx")):
         return f"{describe(value)} of length {len(value)}"
     return describe(value)

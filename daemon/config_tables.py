@@ -41,6 +41,9 @@ PATTERN_WORDS = {
 }
 """What a string must look like, in words, by its pattern."""
 
+WORD_PATTERNS = frozenset({_NAME, _DEVICE, _FOURCC})
+"""Of keys that take a single word."""
+
 Text = Annotated[str, Field(pattern=_TEXT)]
 
 

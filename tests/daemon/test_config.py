@@ -545,6 +545,25 @@ def test_no_error_shows_a_secret(refuse: Refuse, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        (f'{CAMERA}[model]\npreset = "tny"\n', 'got "tny"'),
+        (f'{CAMERA}[model]\ntokens = ["camera", "patches"]\n', 'got "patches"'),
+        (f'{CAMERA}[model]\nmixers = ["kad"]\n', 'got "kad"'),
+        (f'{CAMERA}[model]\ndevice = "gpu"\n', 'got "gpu"'),
+        (f'{CAMERA}mode = "alive"\n', 'got "alive"'),
+        ('[[camera]]\nname = "front door!"\nsource = "synthetic:"\n', "got a string"),
+        ('[[camera]]\nname = "front door"\nsource = "synthetic:"\n', 'got "front door"'),
+        (f'{CAMERA}[model]\ncheckpoint = ""\n', "got a string"),
+        (f'{CAMERA}fps = "ten"\n', "got a string"),
+    ],
+)
+def test_a_word_where_a_choice_belongs_is_shown_and_no_other_string(refuse: Refuse, text: str, got: str) -> None:
+    (problem,) = refuse(text)
+    assert problem.message.endswith(got)
+
+
+@pytest.mark.parametrize(
     ("text", "key", "line", "column"),
     [
         ("[publish]\nbuffer_mb = \n", "publish.buffer_mb", 2, 13),
