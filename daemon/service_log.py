@@ -53,13 +53,14 @@ class CameraLog:
             self._log.warning(line, more_like_it=more)
 
     def _level(self, status: CameraStatus) -> int:
-        known, is_known = self._trouble, status.reason == self._trouble
+        reason = _NUMBERS.sub("#", status.reason or "")  # FFmpeg says in nanoseconds after how long it gave up
+        known, is_known = self._trouble, reason == self._trouble
         match status.state:
             case CameraState.RUNNING:
                 self._trouble = None
                 return logging.INFO
             case CameraState.BACKOFF | CameraState.STALLED:
-                self._trouble = status.reason
+                self._trouble = reason
                 return logging.DEBUG if is_known and status.attempt not in _MILESTONES else logging.WARNING
             case CameraState.CONNECTING:
                 return logging.INFO if known is None else logging.DEBUG

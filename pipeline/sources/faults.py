@@ -28,6 +28,7 @@ _RULES = (
     _rule(r"Connection refused", SourceFault.REFUSED, "nothing listens at this host and port"),
     _rule(r"No route to host|Network is unreachable", SourceFault.REFUSED, "its host cannot be reached"),
     _rule(r"Failed to resolve", SourceFault.MISSING, "its host name is not known"),
+    _rule(r"not on whitelist", SourceFault.REFUSED, "it sends to an address of a kind that is not followed"),
     _rule(r"\bSSL\b|\bTLS\b|certificate", SourceFault.TLS, "no encrypted connection came about"),
     _rule(r"timeout triggered|timed out", SourceFault.TIMEOUT, "it did not answer in time"),
     _rule(

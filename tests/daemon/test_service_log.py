@@ -43,6 +43,11 @@ def test_another_trouble_is_a_warning_again_and_so_is_the_same_after_it_ran() ->
     assert levels([TROUBLE, other, running, other]) == ["warning", "warning", "info", "warning"]
 
 
+def test_a_trouble_that_takes_another_time_at_each_try_is_the_same_trouble() -> None:
+    tries = [replace(TROUBLE, reason=f"no answer after {3000 + number}.5 ms", attempt=number) for number in range(1, 5)]
+    assert levels(tries) == ["warning", "debug", "debug", "debug"]
+
+
 def test_a_picture_left_out_is_named_at_the_default_level_and_not_each_time() -> None:
     with structlog.testing.capture_logs() as lines:
         log = CameraLog("a")

@@ -23,6 +23,7 @@ NOISE = "[ WARN:0@0.012] global cap.cpp:212 open VIDEOIO(FFMPEG): backend is gen
         ),
         ("[OPENCV:FFMPEG:16] Connection to tcp://10.0.0.1:401 failed: No route to host", SourceFault.REFUSED),
         ("[OPENCV:FFMPEG:16] Failed to resolve hostname no.invalid: Name or service not known", SourceFault.MISSING),
+        ("[OPENCV:FFMPEG:16] Protocol 'file' not on whitelist 'http,https,tls,rtp,tcp'!", SourceFault.REFUSED),
         ("[OPENCV:FFMPEG:16] error:1408F10B:SSL routines:ssl3_get_record:wrong version number", SourceFault.TLS),
         ("[ WARN:0@2.011] global x.hpp:453 _cb Stream timeout triggered after 2004.156204 ms", SourceFault.TIMEOUT),
         ("[OPENCV:FFMPEG:24] Failed reading RTSP data: End of file", SourceFault.CLOSED),
