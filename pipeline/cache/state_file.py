@@ -123,6 +123,8 @@ def open_state_file(path: Path) -> Iterator[StateFile]:
     Raises:
         StateError: it is missing, damaged or of another kind.
     """
+    if path.exists() and not path.is_file():  # to open a pipe takes for ever, and safetensors keeps the GIL meanwhile
+        raise StateError(f"{path} is no file")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             yield StateFile(path, file)

@@ -158,9 +158,12 @@ class Capture:
             self._map(message, fd)
 
     def _map(self, memory: Memory, fd: int | None) -> None:
-        assert fd is not None
+        if fd is None:  # the kernel drops it where this process may not have one more
+            raise SourceError(SourceFault.CRASHED, "its frames' memory did not arrive: too many open files")
         try:
             self._slots = SlotReader(memory, fd, self._returns.release)
+        except OSError as exc:
+            raise SourceError(SourceFault.CRASHED, f"its frames' memory cannot be mapped: {exc.strerror}") from exc
         finally:
             os.close(fd)
 

@@ -6,6 +6,7 @@ counts as unreadable: it is left out with a line in the log, and the others go o
 megapixels, or, as JPEG or JPEG 2000, more than any real picture of its bytes has: their decoders would fill it up.
 """
 
+import os
 import struct
 from collections.abc import Sequence
 
@@ -51,6 +52,8 @@ class ImagesReader:
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`; `out` is not used."""
         try:
+            if not os.path.isfile(self._path) and os.path.exists(self._path):  # of a device half a GiB would be read
+                raise ValueError("it is no file")
             with open(self._path, "rb") as file:
                 return decode(file.read(_MOST_BYTES + 1))
         except OSError as exc:

@@ -351,6 +351,13 @@ def test_a_device_that_cannot_take_a_file_is_told_from_the_file(
         assert_equal(play(engine, frames[9:]), play(undisturbed, frames[9:]))
 
 
+def test_a_pipe_in_the_place_of_a_memory_is_refused_at_once(tmp_path: Path) -> None:
+    """To open it would stop the whole process, for ever: no signal would be heard."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StateError, match="pipe is no file"), state_file.open_state_file(tmp_path / "pipe"):
+        pass
+
+
 def test_what_cannot_be_saved_says_why(path: Path) -> None:
     with Engine(CONFIG) as engine:
         for call in (engine.save_state, engine.load_state):

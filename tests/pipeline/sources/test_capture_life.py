@@ -1,5 +1,6 @@
 """A capture process ends at once whatever it does, shows no secret, and leaves nothing behind."""
 
+import errno
 import gc
 import os
 import signal
@@ -106,6 +107,22 @@ async def test_no_descriptor_left_is_a_source_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "pidfd_open", refuse)
     error = await failure(live("synthetic:"))
     assert (error.fault, "Too many open files" in str(error)) == (SourceFault.CRASHED, True)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+async def test_no_room_for_the_memory_of_its_frames_is_a_source_error(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Mapping takes a descriptor of its own, and address space: one camera fails of it, not the service."""
+
+    def refuse(*arguments: object, **more: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr("retinad.pipeline.sources.slots.mmap.mmap", refuse)
+    error = await failure(live("synthetic:"))
+    assert (error.fault, os.strerror(number) in str(error)) == (SourceFault.CRASHED, True)
     assert len(os.listdir("/proc/self/fd")) <= before
 
 

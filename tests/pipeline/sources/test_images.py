@@ -1,5 +1,6 @@
 """Pictures of any kind become 8-bit BGR by documented rules, and a bad one does not stop the others."""
 
+import os
 import struct
 import zlib
 from contextlib import suppress
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from retinad.pipeline.errors import SourceError, SourceFault
 from retinad.pipeline.sources.exif import orientation, upright
 from retinad.pipeline.sources.files import open_path
-from retinad.pipeline.sources.images import decode
+from retinad.pipeline.sources.images import ImagesReader, decode
 from retinad.pipeline.sources.paths import list_pictures, match_files, natural_key
+from retinad.pipeline.sources.reader import UnreadablePicture
 
 from .rig import lossless
 
@@ -131,6 +133,17 @@ def test_any_damage_is_a_picture_or_an_error(suffix: str, draw: st.DataObject) -
         assert pixels.dtype == np.uint8
         assert pixels.shape[2:] == (3,)
         assert pixels.flags.c_contiguous
+
+
+@pytest.mark.parametrize("special", ["/dev/zero", "pipe"])
+def test_what_is_no_file_is_left_out_unread(tmp_path: Path, special: str) -> None:
+    """A pipe would wait, and half a GiB of a device takes longer than a stall."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a.png").symlink_to(special)
+    reader = ImagesReader([str(tmp_path / "a.png")])
+    assert reader.grab() is not None
+    with pytest.raises(UnreadablePicture, match="it is no file"):
+        reader.retrieve(None)
 
 
 def test_natural_order() -> None:
