@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig, StreamConfig
-from retinad.pipeline.errors import ModelError
+from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig
+from retinad.pipeline.model.presets import TINY
 from retinad.pipeline.sources.redact import redact_url, secrets_of
 
 from .config_environment import TABLES, apply_overrides, report_unknown
 from .config_errors import ConfigError, Problem, show_key, suggest
 from .config_locate import has_long_key, is_deeper, locate_keys
-from .config_model import ResolvedModel, resolve_model
+from .config_model import ResolvedModel, place_model, resolve_model
 from .config_report import Report
-from .config_resolve import check_names, resolve_camera, resolve_publish, resolve_stream
+from .config_resolve import check_names, given, resolve_camera, resolve_publish, resolve_stream
 from .config_tables import CameraTable, ModelTable, PublishTable, ServiceTable, StreamTable
 from .directories import Directories, find_directories
 from .log import LogLevel
@@ -242,7 +242,7 @@ def _resolve(
 ) -> ServiceConfig:
     service = tables.service or ServiceTable()
     publish = resolve_publish(tables.publish or PublishTable(), directories, environment, report)
-    resolved, device_error = resolve_model_table(tables.model, report)
+    resolved = resolve_model_table(tables.model, report)
     stream = resolve_stream(tables.stream or StreamTable(), ("stream",), resolved.stream, report)
     cameras = [
         resolve_camera(camera, ("camera", index), stream, environment, report)
@@ -250,8 +250,7 @@ def _resolve(
         if camera is not None
     ]
     report.raise_if_any()
-    if device_error is not None:
-        raise device_error
+    assert tables.model is not None, "refused tables are among the problems"
     return ServiceConfig(
         log=LogConfig(service.log_level, service.log_format),
         state_dir=Path(service.state_dir) if service.state_dir else directories.state,
@@ -259,18 +258,14 @@ def _resolve(
         runtime_dir=directories.runtime,
         exit_when_done=service.exit_when_done,
         publish=publish,
-        model=resolved.model,
+        model=place_model(resolved.model, tables.model),
         cameras=tuple(cameras),
         secrets=frozenset(secret for camera in cameras for secret in secrets_of(camera.source)),
     )
 
 
-def resolve_model_table(table: ModelTable | None, report: Report) -> tuple[ResolvedModel, ModelError | None]:
-    """The model, and the error to raise if nothing else is wrong. For a table that was refused, anything will do."""
-    if table is None:
-        return ResolvedModel(ModelConfig(), StreamConfig()), None
-    try:
-        return resolve_model(table, report), None
-    except ModelError as error:
-        preset = "lingbot-map" if table.preset == "auto" else table.preset
-        return resolve_model(table.model_copy(update={"device": "cpu", "preset": preset}), report), error
+def resolve_model_table(table: ModelTable | None, report: Report) -> ResolvedModel:
+    """The model, not placed yet. Where something is wrong already and its preset is of no consequence, any will do."""
+    if table is None or report.is_broken(("model", "preset")) or (report.problems and not given(table)):
+        return ResolvedModel(ModelConfig(), TINY.stream)
+    return resolve_model(table, report)

@@ -7,6 +7,7 @@ from typing import Any
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
 from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
+from retinad.pipeline.model.placement import resolve_device, resolve_dtype
 from retinad.pipeline.model.presets import DINO_PATCH_SIZE, DINO_SHAPES, LINGBOT_MAP, PRESETS, TINY, Preset
 
 from .config_report import Report
@@ -38,16 +39,8 @@ class ResolvedModel:
 
 
 def resolve_model(table: ModelTable, report: Report) -> ResolvedModel:
-    """`[model]` over its preset; what is wrong goes to the report.
-
-    Raises:
-        ModelError: the configured device is not there.
-    """
-    # Imported here: torch takes seconds, and a file that is no TOML is refused without it.
-    from retinad.pipeline.model.devices import resolve_device, resolve_dtype
-
-    device = resolve_device(table.device)
-    preset = PRESETS[_preset_name(table.preset, device)]
+    """`[model]` over its preset, not placed yet (`place_model`); what is wrong goes to the report."""
+    preset = PRESETS[_preset_name(table)]
     keys = given(table)
     network = replace(preset.network, **_only(keys, NetworkConfig))
     output = replace(_default_output(preset, network), **_only(keys, OutputConfig))
@@ -60,8 +53,6 @@ def resolve_model(table: ModelTable, report: Report) -> ResolvedModel:
         output=replace(output, dtype=table.output_dtype) if table.output_dtype else output,
         checkpoint=checkpoint,
         backbone_checkpoint=backbone,
-        device=device,
-        dtype=resolve_dtype(table.dtype, device),
         attention=table.attention,
     )
     _check_network(model.network, report)
@@ -69,9 +60,20 @@ def resolve_model(table: ModelTable, report: Report) -> ResolvedModel:
     return ResolvedModel(model, preset.stream)
 
 
-def _preset_name(name: str, device: str) -> str:
-    if name != "auto":
-        return name
+def place_model(model: ModelConfig, table: ModelTable) -> ModelConfig:
+    """The model on its device and in its number format. Last of all: it takes torch, a second to import.
+
+    Raises:
+        ModelError: the configured device is not there.
+    """
+    device = resolve_device(table.device)
+    return replace(model, device=device, dtype=resolve_dtype(table.dtype, device))
+
+
+def _preset_name(table: ModelTable) -> str:
+    if table.preset != "auto":
+        return table.preset
+    device = resolve_device("auto") if table.device == "auto" else table.device
     return LINGBOT_MAP.name if device.startswith("cuda") else TINY.name
 
 

@@ -30,7 +30,7 @@ _MOST_PROBLEMS = 100
 """That are said: a reload says them in one line of the log, and a file has room for 100,000."""
 
 _WORD = re.compile(r"[A-Za-z0-9 _.-]{1,32}")
-"""Shown of a file's strings, where a key takes a choice, a name or a device: no address is one, nor a password in it."""
+"""What is shown of a string from the file, where a key takes a choice, a name or a device: never an address."""
 
 _RANGE_WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
@@ -65,6 +65,10 @@ class Report:
         place = self.places.find(path)
         line, column = (place.line, place.column) if place else (None, None)
         self.problems.append(Problem(str(self.file), line, column, redact_url(show_key(path)), message, hint))
+
+    def is_broken(self, path: KeyPath) -> bool:
+        """Whether a key was left out because it breaks its table's rules."""
+        return path in self._broken
 
     def add_variable(self, name: str, message: str, hint: str = "") -> None:
         """Note that an environment variable is wrong by its name."""

@@ -10,6 +10,7 @@ from retinad.pipeline.config import ModelConfig, StreamConfig
 from .config import parse_toml, read_text, resolve_model_table
 from .config_environment import apply_overrides, report_unknown
 from .config_locate import locate_keys
+from .config_model import place_model
 from .config_report import Report
 from .config_resolve import resolve_stream
 from .config_tables import ModelTable, StreamTable
@@ -68,10 +69,10 @@ def load_job_config(
             names[option.table, option.key] = option.name
     report = Report(file, locate_keys(text), names)
     report_unknown(unknown, raw, report)
-    model, device_error = resolve_model_table(report.validate(ModelTable, data.get("model", {}), ("model",)), report)
+    table = report.validate(ModelTable, data.get("model", {}), ("model",))
+    resolved = resolve_model_table(table, report)
     given = report.validate(StreamTable, data.get("stream", {}), ("stream",)) or StreamTable()
-    stream = resolve_stream(given, ("stream",), model.stream, report)
+    stream = resolve_stream(given, ("stream",), resolved.stream, report)
     report.raise_if_any()
-    if device_error is not None:
-        raise device_error
-    return JobConfig(model.model, stream)
+    assert table is not None, "a refused table is among the problems"
+    return JobConfig(place_model(resolved.model, table), stream)

@@ -63,6 +63,23 @@ def test_the_process_ends_when_its_work_is_done_whatever_libraries_do_at_exit() 
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        f'{CAMERA}mode = "alive"\n',
+        f'{CAMERA}[model]\npreset = "tny"\n',
+        f'{CAMERA}[model]\npreset = "tiny"\nlayers = [9]\n',
+        '[[camera]]\nname = "a"\nsource = "foo://x"\n[model]\npreset = "tiny"\n',
+    ],
+)
+def test_plain_mistakes_are_found_without_torch(tmp_path: Path, text: str) -> None:
+    """It takes a second to import, more from a cold disk."""
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    done = retinad("check", str(path), without=HEAVY_PARTS)
+    assert (done.returncode, "expected" in done.stderr or "not known" in done.stderr) == (ExitCode.CONFIG, True)
+
+
+@pytest.mark.parametrize(
     ("arguments", "code"),
     [
         ([], ExitCode.USAGE),

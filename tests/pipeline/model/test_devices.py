@@ -1,38 +1,13 @@
-"""Devices and number formats have one name each once configured, and only a broken device is called broken."""
+"""Formats and presets are what their names say, and only a broken device is called broken."""
 
 import pytest
 import torch
 
-from retinad.pipeline.errors import ModelError
-from retinad.pipeline.model.devices import is_device_failure, resolve_device, resolve_dtype, torch_dtype
+from retinad.pipeline.model.devices import is_device_failure, torch_dtype
 from retinad.pipeline.model.presets import PRESETS
 
 
-def test_auto_without_a_gpu_is_the_cpu_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert resolve_device("auto") == "cpu"
-    assert resolve_dtype("auto", "cpu") == "float32"
-
-
-def test_auto_with_gpus_is_the_first_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert resolve_device("auto") == resolve_device("cuda") == "cuda:0"
-    assert resolve_device("cuda:1") == "cuda:1"
-    assert resolve_dtype("auto", "cuda:0") == "bfloat16"
-    with pytest.raises(ModelError, match="sees 2 CUDA devices"):
-        resolve_device("cuda:2")
-
-
-@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:x", "CPU", "mps", ""])
-def test_an_unknown_device_is_refused(device: str) -> None:
-    with pytest.raises(ModelError, match="device is auto, cpu or cuda"):
-        resolve_device(device)
-
-
-def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ModelError, match="got 'float8'"):
-        resolve_dtype("float8", "cpu")
+def test_a_format_is_torchs_of_that_name() -> None:
     assert torch_dtype("bfloat16") is torch.bfloat16
 
 

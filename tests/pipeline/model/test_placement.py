@@ -1,0 +1,34 @@
+"""Devices and number formats have one name each once configured."""
+
+import pytest
+import torch
+
+from retinad.pipeline.errors import ModelError
+from retinad.pipeline.model.placement import resolve_device, resolve_dtype
+
+
+def test_auto_without_a_gpu_is_the_cpu_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == "cpu"
+    assert resolve_dtype("auto", "cpu") == "float32"
+
+
+def test_auto_with_gpus_is_the_first_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolve_device("auto") == resolve_device("cuda") == "cuda:0"
+    assert resolve_device("cuda:1") == "cuda:1"
+    assert resolve_dtype("auto", "cuda:0") == "bfloat16"
+    with pytest.raises(ModelError, match="sees 2 CUDA devices"):
+        resolve_device("cuda:2")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:x", "CPU", "mps", ""])
+def test_an_unknown_device_is_refused(device: str) -> None:
+    with pytest.raises(ModelError, match="device is auto, cpu or cuda"):
+        resolve_device(device)
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(ModelError, match="got 'float8'"):
+        resolve_dtype("float8", "cpu")
