@@ -190,5 +190,5 @@ def read_report(path: Path) -> BenchReport:
         return msgspec.json.decode(path.read_bytes(), type=BenchReport)
     except OSError as error:
         raise BenchError(f"{path} cannot be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BenchError(f"{path} is no report of this version's `retinad bench --json`: {error}") from error

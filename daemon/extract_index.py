@@ -153,7 +153,7 @@ def read_index(folder: Path) -> Index | None:
         raise DamagedIndex(f"{path}: {error.strerror or error}") from error
     try:
         index = msgspec.json.decode(content, type=Index)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise DamagedIndex(f"{path} cannot be read: {error}") from error
     if index.schema != SCHEMA:
         raise DamagedIndex(f"{path} is of form {index.schema}, this program reads {SCHEMA}")

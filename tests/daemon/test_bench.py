@@ -105,7 +105,7 @@ def test_different_work_is_not_compared_in_silence(report: BenchReport) -> None:
         assert line in text
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"settings": 1}'])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"settings": 1}', b'{"x":' * 50_000])
 def test_what_is_no_report_is_refused_before_anything_is_measured(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "before.json"
     if content is not None:

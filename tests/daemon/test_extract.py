@@ -386,6 +386,14 @@ def test_a_recording_that_has_become_shorter_is_not_taken_for_finished(
         play(wanted(tmp_path, tmp_path / "pictures"))
 
 
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"x":' * 50_000])
+def test_an_index_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "index.json").write_bytes(content)
+    with pytest.raises(JobError, match=r"index\.json cannot be read") as caught:
+        extract_output.find_index(tmp_path)
+    assert caught.value.code is ExitCode.CANNOT_CREATE
+
+
 @pytest.mark.parametrize("damage", ["missing", "short", "elsewhere"])
 def test_a_folder_with_a_shard_that_is_gone_is_not_taken_for_complete(tmp_path: Path, whole: Path, damage: str) -> None:
     out, shard = tmp_path / "out", index_of(whole).shards[1].file
