@@ -135,8 +135,11 @@ def check(
     No source is opened: `retinad cameras` does that.
     """
     from .config_show import show_config
+    from .missing_paths import missing_paths
 
     loaded = _load(config)
+    for line in missing_paths(loaded.cameras):
+        typer.echo(f"note: {line}", err=True)
     if memory:
         from .memory_report import memory_report, parse_size
 

@@ -1,0 +1,39 @@
+"""What `check` says of local sources that are not there: it names them, without a secret, and stays a success."""
+
+from pathlib import Path
+
+import pytest
+
+from retinad.daemon.cli import run_command
+from retinad.daemon.exit_codes import ExitCode
+from retinad.daemon.missing_paths import missing_paths
+from retinad.pipeline.config import CameraConfig
+
+
+@pytest.mark.parametrize("source", ["synthetic:", "0", "/dev/video63", "rtsp://h/x", "{folder}", "{folder}/a*.mp4"])
+def test_what_is_there_and_what_only_opening_can_tell_is_not_named(tmp_path: Path, source: str) -> None:
+    for name in ("a.mp4", "b.png"):
+        (tmp_path / name).touch()
+    assert list(missing_paths([CameraConfig("a", source.format(folder=tmp_path))])) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("/nope/walk.mp4", "camera a: there is no file or folder /nope/walk.mp4"),
+        ("/nope/*.png", "camera a: no file matches /nope/*.png"),
+        ("rtsp//h/x", "camera a: there is no file or folder rtsp//h/x (an address begins with rtsp://)"),
+        ("RTSP:/u:s3cret@h/x", "camera a: there is no file or folder RTSP:***@h/x (an address begins with rtsp://)"),
+    ],
+)
+def test_what_is_not_there_is_named(source: str, said: str) -> None:
+    assert list(missing_paths([CameraConfig("a", source)])) == [said]
+
+
+def test_check_notes_it_on_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[model]\ndevice = "cpu"\n[[camera]]\nname = "a"\nsource = "rtsp//h"\n')
+    assert run_command(["check", str(config)]) == ExitCode.OK
+    printed = capsys.readouterr()
+    assert "note: camera a: there is no file or folder rtsp//h" in printed.err
+    assert "note:" not in printed.out
