@@ -22,6 +22,10 @@ from .config import ServiceConfig
 USUAL_SIZE = (640, 480)
 """What a camera's pictures are taken to be where nothing says their size: 4:3."""
 
+_ADVICE = (
+    "no camera was opened: `retinad cameras` finds out sizes, --source-size WIDTHxHEIGHT puts one in place of 640x480"
+)
+
 
 def memory_report(config: ServiceConfig, size: Size | None) -> str:
     """Lines for people: the weights, each camera, and their sum.
@@ -40,10 +44,13 @@ def memory_report(config: ServiceConfig, size: Size | None) -> str:
     mixers = ", ".join(f"{model.running_mixers.count(name)} {name}" for name in dict.fromkeys(model.running_mixers))
     lines = [f"weights: {gib(weights_bytes)} for {numbers:.1f} million numbers; global blocks that run: {mixers or 0}"]
     for camera in config.cameras:
-        taken, text = _camera(model, camera, size)
+        taken, text = _camera(model, camera, size or _known_size(camera))
         total += taken
         lines.append(text)
-    return "\n".join([*lines, f"together: {gib(total)}, and what a step computes with"])
+    lines.append(f"together: {gib(total)}, and what a step computes with")
+    if size is None and not all(map(_known_size, config.cameras)):
+        lines.append(_ADVICE)
+    return "\n".join(lines)
 
 
 def tokens_of_a_frame(model: ModelConfig, size: Size = USUAL_SIZE, resize: ResizeMode = ResizeMode.CROP) -> int:
@@ -63,9 +70,8 @@ def parse_size(text: str) -> Size:
     return int(match[1]), int(match[2])
 
 
-def _camera(model: ModelConfig, camera: CameraConfig, size: Size | None) -> tuple[int, str]:
+def _camera(model: ModelConfig, camera: CameraConfig, known: Size | None) -> tuple[int, str]:
     # Bytes of its stream, and the lines that say so.
-    known = size or camera.size or _synthetic_size(camera)
     how = fit(known or USUAL_SIZE, camera.resize, model.image_width, model.network.patch_size)
     tokens, shape = _tokens(model, how), pool_shape(model)
     layout = tokens.layout(camera.stream)
@@ -76,11 +82,11 @@ def _camera(model: ModelConfig, camera: CameraConfig, size: Size | None) -> tupl
     lines = [
         f"{camera.name}: {gib(taken)}",
         f"    pictures of {'{}x{}'.format(*how.source_size)}{assumed}, {width}x{height} in the model",
-        f"    memory: {shape.describe(layout)}",
+        f"    memory: {shape.describe(layout) if model.running_mixers else 'none, with no global block that runs'}",
     ]
     if pictures:
         lines.append(f"    pictures for the next epoch: {gib(pictures)}")
-    step = f"{gib(camera.run * step_bytes(model, tokens))} for {camera.run} frame{'s' if camera.run > 1 else ''}"
+    step = f"{gib(camera.run * step_bytes(model, tokens))} for {camera.run} frame{'s' * (camera.run > 1)}"
     return taken, "\n".join([*lines, f"    a step computes with about {step}"])
 
 
@@ -88,7 +94,10 @@ def _tokens(model: ModelConfig, how: Fit) -> TokenShape:
     return TokenShape.of(model.network, how.grid)
 
 
-def _synthetic_size(camera: CameraConfig) -> Size | None:
+def _known_size(camera: CameraConfig) -> Size | None:
+    # What the config says of its pictures, without opening it.
+    if camera.size is not None:
+        return camera.size
     try:
         spec = parse_source(camera.source)
     except SourceError:

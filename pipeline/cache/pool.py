@@ -54,16 +54,20 @@ class PoolShape:
         """How much memory a stream takes, as a sum that can be checked."""
         tokens = (
             f"{layout.slots} frames of {layout.frame_tokens} tokens and {layout.history_slots} x {layout.kept_tokens} "
-            f"tokens of history, each {self.layers} layers x 2 x {self.heads} heads x {self.head_dim} x "
+            f"tokens of history, each {_layers(self.layers, '')} x 2 x {self.heads} heads x {self.head_dim} x "
             f"{self.dtype.itemsize} bytes"
         )
-        states = f", and {gib(self.stream_bytes)} for {self.states.layers} kda layers" if self.states else ""
+        states = f", and {gib(self.stream_bytes)} for {_layers(self.states.layers, 'kda ')}" if self.states else ""
         return f"{gib(self.bytes_of(layout))} for {tokens}{states}"
 
 
 def pages_of(layout: Layout) -> int:
     """Pages that a stream takes: a page holds a frame's tokens, and the history takes as many as it fills."""
     return -(-layout.tokens // layout.frame_tokens)
+
+
+def _layers(count: int, kind: str) -> str:
+    return f"{count} {kind}layer{'s' * (count != 1)}"
 
 
 def gib(count: int) -> str:

@@ -57,6 +57,18 @@ def test_the_size_is_the_options_or_the_configs(
     assert said in report_of(tmp_path, camera, size=size)
 
 
+def test_sizes_that_are_assumed_are_called_so_with_what_to_do(tmp_path: Path) -> None:
+    assert report_of(tmp_path).endswith("--source-size WIDTHxHEIGHT puts one in place of 640x480")
+    assert "--source-size" not in report_of(tmp_path, 'source = "/dev/video0"\nsize = [640, 480]\n')
+    assert "--source-size" not in report_of(tmp_path, size=(640, 480))
+
+
+def test_a_network_without_blocks_has_no_memory_and_no_sum_of_zeros(tmp_path: Path) -> None:
+    report = report_of(tmp_path, model="depth = 0\n")
+    assert "memory: none" in report
+    assert "0 layers" not in report
+
+
 @pytest.mark.parametrize("mixers", ['["attention"]', '["kda", "attention"]'])
 def test_it_is_what_the_engine_takes(tmp_path: Path, mixers: str) -> None:
     camera = '[[camera]]\nname = "a"\nsource = "synthetic:?width=64&height=48"\nstream = { epoch_frames = 9 }\n'
