@@ -33,6 +33,7 @@ class CameraLog:
 
     def __init__(self, camera: str) -> None:
         self._log = _log.bind(camera=camera)
+        self._before: CameraStatus | None = None
         self._trouble: str | None = None
         self._notes: tuple[str, ...] = ()
         self._limit = RateLimit(_INTERVAL_S)
@@ -40,6 +41,7 @@ class CameraLog:
     def state(self, status: CameraStatus) -> None:
         """Log a change of state, and what a newly opened source does otherwise than it was asked."""
         self._log.log(self._level(status), status.state, **described(status))
+        self._before = status
         before, self._notes = self._notes, () if status.info is None else status.info.notes
         if self._notes != before:
             for note in self._notes:
@@ -58,7 +60,7 @@ class CameraLog:
         match status.state:
             case CameraState.RUNNING:
                 self._trouble = None
-                return logging.INFO
+                return logging.DEBUG if self._is_next_pass(status) else logging.INFO
             case CameraState.BACKOFF | CameraState.STALLED:
                 self._trouble = reason
                 return logging.DEBUG if is_known and status.attempt not in _MILESTONES else logging.WARNING
@@ -68,6 +70,11 @@ class CameraLog:
                 return logging.ERROR
             case CameraState.ENDED:
                 return logging.DEBUG  # said again, with the counters, when its last frame is out
+
+    def _is_next_pass(self, status: CameraStatus) -> bool:
+        # Of a source that is looped: else a short one would fill the log.
+        before = self._before
+        return before is not None and (before.state, before.size) == (CameraState.RUNNING, status.size)
 
 
 class FailureLog:

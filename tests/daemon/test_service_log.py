@@ -43,6 +43,14 @@ def test_another_trouble_is_a_warning_again_and_so_is_the_same_after_it_ran() ->
     assert levels([TROUBLE, other, running, other]) == ["warning", "warning", "info", "warning"]
 
 
+def test_the_passes_of_a_looped_source_after_the_first_are_for_debugging() -> None:
+    passes = [CameraStatus("a", CameraState.RUNNING, stream_epoch=n, size=(64, 48)) for n in range(3)]
+    connecting = CameraStatus("a", CameraState.CONNECTING)
+    assert levels([connecting, *passes]) == ["info", "info", "debug", "debug"]
+    assert levels([passes[0], replace(passes[0], size=(32, 24))]) == ["info", "info"]
+    assert levels([passes[0], TROUBLE, passes[1]]) == ["info", "warning", "info"]
+
+
 def test_a_trouble_that_takes_another_time_at_each_try_is_the_same_trouble() -> None:
     tries = [replace(TROUBLE, reason=f"no answer after {3000 + number}.5 ms", attempt=number) for number in range(1, 5)]
     assert levels(tries) == ["warning", "debug", "debug", "debug"]
