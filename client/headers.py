@@ -232,7 +232,7 @@ class EndHeader(msgspec.Struct, frozen=True, kw_only=True):
         published_total: those whose features were published.
         dropped_total: those dropped.
         failed_total: those without features.
-        expected_total: frames that the source announced, or None where it announces none.
+        expected_total: frames that the source announced for one pass, or None where it announces none.
     """
 
     schema: int = SCHEMA

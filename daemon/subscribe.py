@@ -149,11 +149,10 @@ def _words(record: Record) -> list[str]:
         case StatusRecord():
             return _status_words(record)
         case EndRecord():
-            expected = "" if record.expected_total is None else f" of {record.expected_total}"
             return [
                 record.camera,
                 record.reason,
-                f"captured {record.captured_total}{expected}",
+                f"captured {record.captured_total}{_expected_words(record)}",
                 f"published {record.published_total}",
                 f"dropped {record.dropped_total}",
                 f"failed {record.failed_total}",
@@ -162,6 +161,13 @@ def _words(record: Record) -> list[str]:
             cameras = ", ".join(f"{camera.name} ({camera.state})" for camera in record.cameras)
             models = ", ".join(f"{model.name} {model.weights}" for model in record.models)
             return [f"retinad {record.version}", f"model {models or 'none'}", f"cameras {cameras or 'none'}"]
+
+
+def _expected_words(record: EndRecord) -> str:
+    if record.expected_total is None:
+        return ""
+    words = "of" if record.captured_total <= record.expected_total else "in passes of"  # looped, or opened anew
+    return f" {words} {record.expected_total}"
 
 
 def _features_words(record: FeaturesRecord) -> list[str]:
@@ -173,7 +179,7 @@ def _features_words(record: FeaturesRecord) -> list[str]:
         f"seq {record.seq}",
         f"{record.source_size[0]}x{record.source_size[1]}",
         f"{total_ms:.1f} ms",
-        f"{len(layouts)} tensors, {sum(layout.nbytes for layout in layouts) / 1e6:.3f} MB",
+        f"{len(layouts)} tensor{'s' * (len(layouts) != 1)}, {sum(layout.nbytes for layout in layouts) / 1e6:.3f} MB",
         *record.flags,
     ]
 

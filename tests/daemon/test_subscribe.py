@@ -82,6 +82,17 @@ def published(*messages: list[bytes]) -> Iterator[str]:
             thread.join()
 
 
+@pytest.mark.parametrize(
+    ("expected", "words"), [(None, "captured 9"), (12, "captured 9 of 12"), (4, "captured 9 in passes of 4")]
+)
+def test_a_looped_source_is_not_said_to_have_given_more_than_it_has(expected: int | None, words: str) -> None:
+    end = EndHeader(camera="cam1", reason="stopped", captured_total=9, published_total=9, expected_total=expected)
+    with published(plain(end)) as endpoint:
+        output = io.StringIO()
+        subscribe(endpoint=endpoint, count=1, timeout_s=5, output=output)
+    assert f"  {words}  published 9" in output.getvalue()
+
+
 def test_one_line_a_message_and_files_of_whole_records(tmp_path: Path) -> None:
     end = plain(EndHeader(camera="cam1", reason="finished", captured_total=3, published_total=3, expected_total=3))
     output = io.StringIO()
@@ -89,7 +100,7 @@ def test_one_line_a_message_and_files_of_whole_records(tmp_path: Path) -> None:
         code = subscribe(endpoint=endpoint, count=3, timeout_s=5, save=tmp_path / "new" / "folder", output=output)
     assert code == ExitCode.OK
     first, second, third = output.getvalue().splitlines()
-    assert first == "features  cam1  seq 0  640x480  0.0 ms  1 tensors, 0.000 MB  random_weights"
+    assert first == "features  cam1  seq 0  640x480  0.0 ms  1 tensor, 0.000 MB  random_weights"
     assert second.endswith("random_weights  [wire_loss 1]")
     assert third == "end  cam1  finished  captured 3 of 3  published 3  dropped 0  failed 0"
     files = sorted((tmp_path / "new" / "folder").iterdir())
