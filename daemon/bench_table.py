@@ -95,7 +95,7 @@ def differences(before: BenchSettings | Machine, now: BenchSettings | Machine) -
     for name, value in new.items():
         if isinstance(value, dict):
             for part in sorted(value.keys() | old[name].keys()):
-                if value.get(part) != old[name].get(part):
+                if part not in new and value.get(part) != old[name].get(part):  # `mixers` are in both
                     yield f"{part}: {old[name].get(part)} -> {value.get(part)}"
         elif old[name] != value:
             yield f"{name}: {old[name]} -> {value}"
@@ -112,7 +112,8 @@ def describe(report: BenchReport) -> Iterator[str]:
     random = " (RANDOM: the features mean nothing)" if "random:" in settings.weights else ""
     yield f"{settings.model} on {settings.device} in {settings.dtype}; weights {settings.weights}{random}"
     yield f"mixers {mixers}; attention {settings.attention}"
-    yield f"{settings.cameras} cameras of {width}x{height}, fitted to a width of {settings.image_width}"
+    cameras = f"{settings.cameras} camera{'s' * (settings.cameras != 1)}"
+    yield f"{cameras} of {width}x{height}, fitted to a width of {settings.image_width}"
     filled = "windows filled by" if settings.window_full else "windows NOT full, after"
     yield f"engine: {filled} {engine.fill_steps} steps, then {engine.steps} measured"
     if engine.epochs_begun:

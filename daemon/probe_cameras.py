@@ -30,7 +30,7 @@ class CameraFinding:
         return isinstance(self.outcome, SourceInfo)
 
     def __str__(self) -> str:
-        lines = list(_describe(self.outcome))
+        lines = list(_describe(self.outcome, self.camera.fps))
         source = mask(self.camera.source, self.camera.source)
         return "\n".join([f"{self.camera.name}: {mask(lines[0], self.camera.source)}", f"    {source}", *lines[1:]])
 
@@ -48,13 +48,14 @@ async def probe_cameras(cameras: Sequence[CameraConfig]) -> list[CameraFinding]:
     return [CameraFinding(camera, outcomes[camera.name]) for camera in cameras]
 
 
-def _describe(outcome: SourceInfo | SourceError) -> Iterator[str]:
+def _describe(outcome: SourceInfo | SourceError, most_fps: float | None) -> Iterator[str]:
     if isinstance(outcome, SourceError):
         yield f"{outcome.fault}: {outcome}"
         return
     words = [f"{outcome.width}x{outcome.height}"]
     if outcome.fps:
-        words.append(f"{outcome.fps:g} frames/s")
+        cap = f" (fps caps it at {most_fps:g})" if most_fps and most_fps < outcome.fps else ""
+        words.append(f"{outcome.fps:g} frames/s{cap}")
     if outcome.codec:
         words.append(outcome.codec)
     if outcome.frame_count:

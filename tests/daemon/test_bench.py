@@ -16,7 +16,7 @@ from retinad.daemon.bench_listen import Heard, Noticed
 from retinad.daemon.bench_path import summarize
 from retinad.daemon.bench_plan import BenchPlan, parse_size
 from retinad.daemon.bench_report import BenchError, BenchReport, read_report, write_report
-from retinad.daemon.bench_table import print_comparison
+from retinad.daemon.bench_table import differences, print_comparison
 from retinad.daemon.cli import run_command
 from retinad.daemon.config import load_config
 from retinad.daemon.exit_codes import ExitCode
@@ -103,6 +103,13 @@ def test_different_work_is_not_compared_in_silence(report: BenchReport) -> None:
         "of the path: 1 -> ",
     ):
         assert line in text
+
+
+def test_other_mixers_are_one_difference(report: BenchReport) -> None:
+    settings = report.settings
+    hybrid = replace(settings.network, mixers=("kda", "attention"))
+    before = replace(settings, network=hybrid, mixers=hybrid.global_mixers)
+    assert [line.partition(":")[0] for line in differences(before, settings)] == ["mixers"]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b'{"settings": 1}', b'{"x":' * 50_000])

@@ -198,12 +198,12 @@ def test_cameras_says_what_each_source_is(config: Path, tmp_path: Path, capsys: 
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     refused = f'[[camera]]\nname = "c"\nsource = "http://u:{SECRET}@127.0.0.1:{port}/x?token={SECRET}"\n'
-    config.write_text(CAMERA + bad + refused)
+    config.write_text(f"{CAMERA}fps = 2\n{bad}{refused}")
     assert run_command(["cameras", str(config)]) == ExitCode.NO_INPUT
     printed = capsys.readouterr()
     assert SECRET not in printed.out + printed.err
     heads = [line for line in printed.out.splitlines() if not line.startswith(" ")]
-    assert heads[0] == "a: 640x480, 30 frames/s, by synthetic"
+    assert heads[0] == "a: 640x480, 30 frames/s (fps caps it at 2), by synthetic"
     assert heads[1].startswith("b: missing: ")
     assert heads[2].startswith("c: refused: ")
 
