@@ -183,6 +183,12 @@ class NetworkConfig:
         """The mixer of each global block."""
         return tuple(self.mixers[layer % len(self.mixers)] for layer in range(self.depth))
 
+    @property
+    def memory_indices(self) -> tuple[int, ...]:
+        """The number of each global block among those with its mixer: where its memory stands."""
+        kinds = self.global_mixers
+        return tuple(kinds[:layer].count(kind) for layer, kind in enumerate(kinds))
+
 
 @dataclass(frozen=True, slots=True)
 class OutputConfig:

@@ -258,6 +258,11 @@ class Ledger:
         )
 
 
+def padded(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """As many ranges as a frame can see, the last of them empty: tables for kernels have one shape."""
+    return (*ranges, *((0, 0),) * (MOST_RANGES - len(ranges)))
+
+
 def _arcs(first: int, count: int, size: int) -> tuple[Range, ...]:
     # Where `count` things in a row, the first of them number `first`, stand in a circle of `size`.
     if not count:

@@ -10,7 +10,7 @@ from torch import Tensor
 from retinad.kernels.attention import attend_ranges
 
 from ..errors import ModelError
-from .ledger import MOST_RANGES
+from .ledger import padded
 from .page_table import Sight
 from .pool import Pool, PoolShape
 from .step import Attend
@@ -31,11 +31,7 @@ class RangedBackend:
         frame_tokens = sights[0].page_tokens
         if any(sight.page_tokens != frame_tokens or sight.rows % frame_tokens for sight in sights):
             raise ValueError(f"expected whole frames of {frame_tokens} tokens, got {sights}")
-        rows = [
-            (*sight.ranges, *((0, 0),) * (MOST_RANGES - len(sight.ranges)))
-            for sight in sights
-            for _ in range(sight.rows // frame_tokens)
-        ]
+        rows = [padded(sight.ranges) for sight in sights for _ in range(sight.rows // frame_tokens)]
 
         @cache  # for all layers, and not before the first: fused steps read tables of their own
         def ranges() -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .ledger import MOST_RANGES, Move, Range
+from .ledger import MOST_RANGES, Move, Range, padded
 
 _ALIGNED = 2
 """Every part begins at a multiple of 16 bytes: kernels are compiled anew for pointers that do not."""
@@ -99,5 +99,4 @@ class StepTables:
         self.moves.zero_()
         if moves:
             self.moves[: len(moves)] = torch.tensor([(move.source, move.target, move.tokens) for move in moves])
-        padded = [(*row.ranges, *((0, 0),) * (MOST_RANGES - len(row.ranges))) for row in rows]
-        self.ranges.copy_(torch.tensor(padded, dtype=torch.int64))
+        self.ranges.copy_(torch.tensor([padded(row.ranges) for row in rows], dtype=torch.int64))

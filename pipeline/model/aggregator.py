@@ -133,12 +133,10 @@ class Aggregator(nn.Module):
         return torch.cat(parts, dim=1)
 
     def _global_mixers(self, across: Rotation, memory: MemoryStep) -> list[Mixer]:
-        kinds = self.network.global_mixers
+        network = self.network
         return [
-            GlobalMixer(across, memory, kinds[:layer].count(kind))
-            if kind == "attention"
-            else DeltaMixer(memory, kinds[:layer].count(kind))
-            for layer, kind in enumerate(kinds)
+            GlobalMixer(across, memory, index) if kind == "attention" else DeltaMixer(memory, index)
+            for kind, index in zip(network.global_mixers, network.memory_indices, strict=True)
         ]
 
     def _special_tokens(self, numbers: FrameNumbers) -> Tensor:

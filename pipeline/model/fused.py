@@ -60,7 +60,7 @@ class FusedAggregator:
 
     def __init__(self, model: Aggregator) -> None:
         self._model = model
-        self._kinds = model.network.global_mixers
+        self._indices = model.network.memory_indices
 
     def __call__(
         self, images: Tensor, tables: StepTables, memory: Memory, layers: tuple[int, ...]
@@ -114,8 +114,7 @@ class FusedAggregator:
         pairs: list[tuple[Block, Mix]] = []
         for layer in range(count):
             pairs.append((frame_blocks[layer], _within(frame_blocks[layer], within)))
-            index = self._kinds[:layer].count(self._kinds[layer])
-            pairs.append((global_blocks[layer], _across(global_blocks[layer], step, index)))
+            pairs.append((global_blocks[layer], _across(global_blocks[layer], step, self._indices[layer])))
         return pairs
 
 
