@@ -1,8 +1,12 @@
-"""The engine alone: steps with one frame of each stream, timed one by one, once the streams remember all they can."""
+"""The engine alone: steps with one frame of each stream, timed one by one, once the streams remember all they can.
+
+The frames of the next step wait already while one runs, as where cameras give more than the model takes.
+"""
 
 import resource
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -38,11 +42,11 @@ def measure_engine(engine: Engine, plan: BenchPlan) -> EngineResult:
 
 
 def _measure(engine: Engine, plan: BenchPlan) -> EngineResult:
-    frames = _frames(plan)
+    steps = pairwise(_frames(plan))
     for _ in range(plan.fill_steps):
-        _step(engine, next(frames))
+        _step(engine, *next(steps))
     epochs = _epochs(engine)
-    seconds = [_step(engine, next(frames)) for _ in range(plan.steps)]
+    seconds = [_step(engine, *next(steps)) for _ in range(plan.steps)]
     epochs_begun = _epochs(engine) - epochs
     streams = engine.statistics().streams
     peak_bytes, reserved_bytes = _peak(engine)
@@ -53,7 +57,7 @@ def _measure(engine: Engine, plan: BenchPlan) -> EngineResult:
         step_ms=step_ms,
         steps_per_s=round(plan.steps / total_s, 3),
         frames_per_s=round(plan.steps * plan.cameras / total_s, 3),
-        gpu_busy=_busy(engine, frames, step_ms.p50 / 1e3),
+        gpu_busy=_busy(engine, steps, step_ms.p50 / 1e3),
         epochs_begun=epochs_begun,
         state_bytes=max(stream.nbytes for stream in streams),
         picture_bytes=max(stream.recent_nbytes for stream in streams),
@@ -76,10 +80,10 @@ def _frames(plan: BenchPlan) -> Iterator[list[Frame]]:
         number += 1
 
 
-def _step(engine: Engine, frames: Sequence[Frame]) -> float:
+def _step(engine: Engine, frames: Sequence[Frame], following: Sequence[Frame]) -> float:
     """Seconds that a step takes; its features are in the host's memory when it is over."""
     begun = time.perf_counter()
-    outcomes = engine.step(frames)
+    outcomes = engine.step(frames, lambda running: engine.prepare(following))
     took_s = time.perf_counter() - begun
     for outcome in outcomes:
         if isinstance(outcome, FrameFailure):
@@ -91,7 +95,7 @@ def _epochs(engine: Engine) -> int:
     return sum(stream.epoch for stream in engine.statistics().streams)
 
 
-def _busy(engine: Engine, frames: Iterator[list[Frame]], step_s: float) -> float | None:
+def _busy(engine: Engine, steps: Iterator[tuple[list[Frame], list[Frame]]], step_s: float) -> float | None:
     """Share of a usual step in which the GPU ran something: its own time from a few steps that the profiler sees.
 
     The profiler slows the host down, so the step's length is that of steps without it.
@@ -100,7 +104,7 @@ def _busy(engine: Engine, frames: Iterator[list[Frame]], step_s: float) -> float
         return None
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(_PROFILED_STEPS):
-            _step(engine, next(frames))
+            _step(engine, *next(steps))
     spans = [
         (event.time_range.start, event.time_range.end)
         for event in seen.events() or ()

@@ -20,6 +20,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 
+from retinad.pipeline.ahead import Ahead
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import SourceError, StateError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue
@@ -177,10 +178,11 @@ class _Job:
         send: ObjectSendStream[_Done],
         output: Output,
     ) -> None:
+        ahead = Ahead(partial(worker.on_loop, partial(queue.peek, queue.run)))
         kept_at, pause_s = time.monotonic(), self._wanted.save_every_s
         while frames := await self._gather(queue):
             self._next_seq = frames[-1].stamp.source_seq + 1
-            step = partial(_step, frames)
+            step = partial(_step, ahead, frames)
             del frames
             await send.send(_Done(await worker.run(step)))
             del step  # its frames go back to the capture process
@@ -282,8 +284,8 @@ def _ignore(status: CameraStatus) -> None:
     """Does nothing with a state."""
 
 
-def _step(frames: list[Frame], engine: Engine) -> list[Outcome]:
-    return engine.step(frames)
+def _step(ahead: Ahead, frames: list[Frame], engine: Engine) -> list[Outcome]:
+    return ahead.step(engine, frames)
 
 
 def _save(path: Path, engine: Engine) -> bool:

@@ -3,6 +3,7 @@
 import time
 from functools import partial
 
+from retinad.pipeline.ahead import Ahead
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.frame_queue import FrameQueues
@@ -13,15 +14,17 @@ from retinad.pipeline.worker import Worker
 async def pump(queues: FrameQueues, worker: Worker[Engine], delivery: Delivery, max_batch: int) -> None:
     """Run steps for ever: a frame of each camera, or a run of frames of a lossless one, at most `max_batch` frames.
 
-    Where frames wait, the next step begins before the records of the last one are published: the device need not wait.
+    Where frames wait, the device need not: their pictures are fitted before the step ends, and the next step begins
+    before the records of this one are published.
 
     Raises:
         DeviceError: the device failed; nothing of that step was published.
     """
+    ahead = Ahead(partial(worker.on_loop, partial(queues.peek, max_batch)))
     done: tuple[list[Outcome], int] | None = None
     while True:
         frames = await queues.take(max_batch) if done is None else queues.take_nowait(max_batch)
-        step = worker.start(partial(_step, frames)) if frames else None
+        step = worker.start(partial(_step, ahead, frames)) if frames else None
         del frames  # their pixels go back to the capture processes
         if done is not None:
             delivery.deliver(*done)
@@ -34,8 +37,8 @@ async def flush(camera: str, worker: Worker[Engine], delivery: Delivery) -> None
     delivery.deliver(outcomes, model_done_ns)
 
 
-def _step(frames: list[Frame], engine: Engine) -> tuple[list[Outcome], int]:
-    return engine.step(frames), time.monotonic_ns()
+def _step(ahead: Ahead, frames: list[Frame], engine: Engine) -> tuple[list[Outcome], int]:
+    return ahead.step(engine, frames), time.monotonic_ns()
 
 
 def _flush(camera: str, engine: Engine) -> tuple[list[Outcome], int]:

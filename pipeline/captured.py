@@ -22,7 +22,7 @@ from .errors import DeviceError
 from .model.delta_attention import KimiDeltaAttention, Sequences
 from .model.devices import is_device_failure, is_out_of_memory
 from .model.fused import FusedAggregator, Memory
-from .packing import TokenShape, gather
+from .packing import GatheredLayer, TokenShape, gather
 
 if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
@@ -49,9 +49,9 @@ class _Graph:
     held: tuple[object, ...]
     images: Tensor
     tables: StepTables
-    output: Tensor
+    output: tuple[GatheredLayer, ...]
 
-    def replay(self, images: Sequence[Tensor], tables: StepTables) -> Tensor:
+    def replay(self, images: Sequence[Tensor], tables: StepTables) -> tuple[GatheredLayer, ...]:
         torch.stack(list(images), out=self.images)
         self.tables.flat.copy_(tables.flat, non_blocking=True)
         self.graph.replay()
@@ -80,7 +80,7 @@ class FusedSteps:
         self._scratch: _POOL_HANDLE | None = None
         self._stream: torch.cuda.Stream | None = None
 
-    def run(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> Tensor:
+    def run(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> tuple[GatheredLayer, ...]:
         """Run a step.
 
         Args:
@@ -112,10 +112,10 @@ class FusedSteps:
         step.fill(tables)
         return tables
 
-    def _run(self, images: Tensor, tables: StepTables, memory: Memory, shape: TokenShape) -> Tensor:
+    def _run(self, images: Tensor, tables: StepTables, memory: Memory, shape: TokenShape) -> tuple[GatheredLayer, ...]:
         return gather(self._fused(images, tables, memory, self._output.layers), shape, self._output)
 
-    def _run_single(self, images: Sequence[Tensor], tables: StepTables, shape: TokenShape) -> Tensor:
+    def _run_single(self, images: Sequence[Tensor], tables: StepTables, shape: TokenShape) -> tuple[GatheredLayer, ...]:
         kind = shape, len(images)
         graph = self._graph(kind, images)
         if graph is not None:

@@ -7,6 +7,7 @@ last of them (flag `warmup`); every frame that went in comes out exactly once, a
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -21,7 +22,7 @@ from .choose_execution import choose_execution
 from .config import ModelConfig, ResizeMode, StreamConfig
 from .engine_report import EngineStatistics, LoadTimes, ModelDescription, StreamStatistics, stream_statistics
 from .errors import AdmissionError
-from .forward import Forward, Segment
+from .forward import Forward, Meanwhile, Segment
 from .frames import PATCH_GROUPS, Frame, FrameStamp, Outcome, Size
 from .model.checkpoint import load_model
 from .model.devices import is_out_of_memory
@@ -171,7 +172,21 @@ class Engine:
         return [] if stream is None else self._release(stream, time.monotonic_ns())
 
     @torch.inference_mode()
-    def step(self, frames: Sequence[Frame]) -> list[Outcome]:
+    def prepare(self, frames: Sequence[Frame]) -> None:
+        """Fit the pictures of frames that the next step may have, so that it begins sooner.
+
+        They are kept on the device until the next call. What cannot be fitted is left to the step, which tells why.
+        """
+        fits: list[tuple[Frame, Fit]] = []
+        for frame in frames:
+            stream = self._streams.get(frame.stamp.camera)
+            if stream is not None:
+                with suppress(ValueError):
+                    fits.append((frame, self._fit(frame.stamp.source_size, stream.resize)))
+        self._pictures.prepare(fits)
+
+    @torch.inference_mode()
+    def step(self, frames: Sequence[Frame], meanwhile: Meanwhile | None = None) -> list[Outcome]:
         """Take frames, of each camera one or some that follow each other, and give what is ready.
 
         Pictures that have the same size in the model run in one forward, whatever the age of their streams, at most
@@ -183,6 +198,11 @@ class Engine:
         `kda` blocks run). A frame has another size, or comes from a source that was opened anew: its stream starts
         anew, and frames that still waited are run before. A stream's epoch is over: a new one
         begins with its last frames, which run once more before this frame and are not given again.
+
+        Args:
+            frames: what to take.
+            meanwhile: called while a GPU runs the step's last forward and this thread would only wait, so not on a CPU.
+                It may call `prepare`.
 
         Returns:
             features and failures. A camera's features come in the order of its frames: none yet for a frame that waits
@@ -197,7 +217,7 @@ class Engine:
             runs.setdefault(frame.stamp.camera, deque()).append(frame)
         outcomes: list[Outcome] = []
         while any(runs.values()):
-            outcomes += self._round([run for run in runs.values() if run], started_ns)
+            outcomes += self._round([run for run in runs.values() if run], started_ns, meanwhile)
         return outcomes
 
     @torch.inference_mode()
@@ -218,7 +238,7 @@ class Engine:
         for how in fits.values():
             self._rehearse(how)
 
-    def _round(self, runs: Sequence[deque[Frame]], started_ns: int) -> list[Outcome]:
+    def _round(self, runs: Sequence[deque[Frame]], started_ns: int, meanwhile: Meanwhile | None) -> list[Outcome]:
         # One forward of each camera at most; takes the frames that go into it from their runs.
         outcomes: list[Outcome] = []
         streams: list[Stream] = []
@@ -232,7 +252,7 @@ class Engine:
         self._runner.renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
         started_ns += time.monotonic_ns() - renewal_ns  # the step's frames wait for it, as in the queue
         ready = [Segment(stream, stream.take()) for stream in streams if stream.ready]
-        return outcomes + self._runner.run(ready, started_ns)
+        return outcomes + self._runner.run(ready, started_ns, None if any(runs) else meanwhile)
 
     def _possible(self, stream: StreamConfig) -> StreamConfig:
         if not self._config.running_mixers:
@@ -266,7 +286,7 @@ class Engine:
             return self._runner.fail([stamp], "its camera has no stream")
         try:
             how = self._fit(stamp.source_size, stream.resize)
-            image = self._pictures.make(frame.pixels, how)
+            image = self._pictures.of(frame, how)
         except (ValueError, RuntimeError) as error:  # RuntimeError: torch's, of which out of memory is one
             return self._runner.failed([stamp], error)
         preprocess_us = (time.monotonic_ns() - begun_ns) // 1000

@@ -1,7 +1,7 @@
 """One run of the model over frames of several streams, from prepared pictures to features."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from .config import ModelConfig
 from .frames import Features, Flag, Size
 from .model.aggregator import FrameNumbers
 from .model.checkpoint import Network
-from .packing import PackedStep, TokenShape, gather, pack
+from .packing import GatheredLayer, PackedStep, TokenShape, fetch, gather, pack
 from .preprocess import Fit
 from .stream import PreparedFrame, Stream
 
@@ -28,6 +28,10 @@ class Segment:
     stream: Stream
     frames: tuple[PreparedFrame, ...]
 
+
+Meanwhile = Callable[[Callable[[], bool]], None]
+"""What to do while the device runs a batch by itself. It is given a function that says whether it still does, and must
+not raise."""
 
 Batch = tuple[Segment, ...]
 """Segments of different streams whose pictures have one size; they run in one forward."""
@@ -67,6 +71,8 @@ class Forward:
         self._config = config
         self._pool = pool
         self._backend = backend
+        device = pool.shape.device
+        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def prepare(self, segment: Segment) -> None:
         """Give a stream places in the pool for pictures of the segment's size, unless it has them.
@@ -82,7 +88,7 @@ class Forward:
         stream.free()
         stream.state = StreamState.allocate(self._pool, Ledger(layout))
 
-    def run(self, batch: Batch, started_ns: int) -> list[Features]:
+    def run(self, batch: Batch, started_ns: int, meanwhile: Meanwhile | None = None) -> list[Features]:
         """Features of all frames of a batch, in order; their streams have moved on by these frames.
 
         If it raises, each stream's memory is as it was or empty (see `Step`).
@@ -90,17 +96,21 @@ class Forward:
         Args:
             batch: what to run, each segment prepared.
             started_ns: monotonic time at which the step began.
+            meanwhile: called once all is launched, unless all is done then.
         """
         begun_ns = time.monotonic_ns()
         shape = self._token_shape(batch[0].frames[0].how)
         states = [segment.stream.state for segment in batch if segment.stream.state is not None]
         images = [frame.image for segment in batch for frame in segment.frames]
         with Step(states, [len(segment.frames) for segment in batch], self._backend) as step:
-            packed = pack(self._gathered(images, step, shape), shape, self._config.output)
+            copy = fetch(self._gathered(images, step, shape), self._copies)
+            if meanwhile is not None and copy.pending:
+                meanwhile(lambda: copy.pending)
+            packed = pack(copy.wait(), shape, self._config.output)
             step.commit()
         return self._features(batch, step.plans, packed, started_ns, (time.monotonic_ns() - begun_ns) // 1000)
 
-    def _gathered(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> Tensor:
+    def _gathered(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> tuple[GatheredLayer, ...]:
         if self._fused is not None:
             return self._fused.run(images, step, shape)
         layers = self._config.output.layers

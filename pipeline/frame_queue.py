@@ -4,9 +4,10 @@ The counters of a camera live here, since every frame passes here, and they alwa
 captured = published + dropped + failed + in flight.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import anyio
 
@@ -64,6 +65,15 @@ class FrameQueue:
 
     def __len__(self) -> int:
         return len(self._frames)
+
+    @property
+    def ready(self) -> int:
+        """Waiting frames that can be taken together."""
+        return min(len(self._frames), self.run)
+
+    def peek(self, most: int) -> list[Frame]:
+        """The oldest waiting frames, at most so many, which stay where they are."""
+        return list(islice(self._frames, most))
 
     async def put(self, frame: Frame) -> None:
         """Add a frame. A full live queue drops its oldest frame; a full lossless queue makes the caller wait.
@@ -215,24 +225,26 @@ class FrameQueues:
 
     def take_nowait(self, most: int) -> list[Frame]:
         """What `take` takes, or nothing where no frame waits."""
-        frames = self._take_round(list(self._turn), most)
-        self._turn = deque(sorted(self._turn, key={frame.stamp.camera for frame in frames}.__contains__))
-        depth = 1
-        while more := [frame.stamp.camera for frame in frames if self._queues[frame.stamp.camera].run > depth]:
-            taken = self._take_round(list(dict.fromkeys(more)), most - len(frames))
-            if not taken:
-                break
-            frames += taken
-            depth += 1
-        return frames
+        cameras = self._next(most)
+        self._turn = deque(sorted(self._turn, key=set(cameras).__contains__))
+        return [frame for camera in cameras if (frame := self._queues[camera].take_nowait()) is not None]
 
-    def _take_round(self, cameras: Sequence[str], most: int) -> list[Frame]:
-        taken: list[Frame] = []
-        for camera in cameras:
-            frame = self._queues[camera].take_nowait() if len(taken) < most else None
-            if frame is not None:
-                taken.append(frame)
-        return taken
+    def peek(self, most: int) -> list[Frame]:
+        """What `take_nowait` would take at this moment, in no special order; they stay where they are."""
+        counts = Counter(self._next(most))
+        return [frame for camera, count in counts.items() for frame in self._queues[camera].peek(count)]
+
+    def _next(self, most: int) -> list[str]:
+        # Whose frames come next, one entry a frame: rounds through all cameras, then through those with runs.
+        cameras: list[str] = []
+        depth = 0
+        while len(cameras) < most:
+            more = [camera for camera in self._turn if self._queues[camera].ready > depth]
+            if not more:
+                break
+            cameras += more[: most - len(cameras)]
+            depth += 1
+        return cameras
 
     def _wake(self) -> None:
         self._filled.set()

@@ -1,11 +1,12 @@
-"""From the model's tokens to published tensors: the wanted layers and token groups, in one buffer a step.
+"""From the model's tokens to published tensors: the wanted layers and token groups, in one buffer a layer.
 
-The buffer is written once, in the output's number format, copied to the host once, and never written again: the arrays
-that are published are views of it.
+A buffer is written once, in the output's number format, copied to the host as soon as the layer is done, while the
+device computes the next ones, and not written again on the host: the arrays that are published are views of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -72,12 +73,61 @@ class TokenShape:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    # Where one tensor of a frame stands in the frame's row of the buffer.
-    layer: int
+    # Where one tensor of a frame stands in the frame's row of its layer's buffer.
     group: TokenGroup
     shape: tuple[int, ...]
     start: int
     stop: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GatheredLayer:
+    """What is wanted of a layer, for all frames of a step, on the device.
+
+    Attributes:
+        numbers: [F, numbers of a frame], a row a frame, in the output's number format. Of the deepest layer a row has
+            one number more: whether all numbers of the frame's tokens there are finite.
+        written: recorded once they are written; None on a CPU.
+    """
+
+    numbers: Tensor
+    written: torch.cuda.Event | None
+
+    @classmethod
+    def of(cls, numbers: Tensor) -> "GatheredLayer":
+        """Numbers that what was launched before writes."""
+        if numbers.device.type != "cuda":
+            return cls(numbers, None)
+        # External: recorded at each replay of a graph, for streams outside of it.
+        written = torch.cuda.Event(external=True)  # type: ignore[no-untyped-call]
+        written.record()
+        return cls(numbers, written)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostCopy:
+    """Gathered layers on their way to the host.
+
+    Attributes:
+        layers: in the host's memory; to be read after `wait`.
+        held: on the device, not to be written before.
+        done: recorded at the end of the copies; None where there is nothing to wait for.
+    """
+
+    layers: tuple[Tensor, ...]
+    held: tuple[GatheredLayer, ...]
+    done: torch.cuda.Event | None
+
+    @property
+    def pending(self) -> bool:
+        """Whether `wait` would wait."""
+        return self.done is not None and not self.done.query()  # type: ignore[no-untyped-call]
+
+    def wait(self) -> tuple[Tensor, ...]:
+        """The layers, once they are there."""
+        if self.done is not None:
+            self.done.synchronize()
+        return self.layers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,43 +144,61 @@ class PackedStep:
     finite: tuple[bool, ...]
 
 
-def gather(outputs: Sequence[LayerOutput], shape: TokenShape, config: OutputConfig) -> Tensor:
-    """Gather the wanted groups of a step in one buffer on its device, without waiting for it.
+def gather(outputs: Iterable[LayerOutput], shape: TokenShape, config: OutputConfig) -> tuple[GatheredLayer, ...]:
+    """Gather the wanted groups of each layer in a buffer on its device, without waiting for it.
 
     A tensor's last axis is 2C: the frame block's output, then the global block's (without blocks, C). `pooled` is the
     mean over `pool` x `pool` patches; at the right and bottom edges, where fewer are left, over those. A number too
     large for float16 becomes inf.
 
     Args:
-        outputs: the wanted layers' tokens, float32 [F, P, C] each.
+        outputs: the wanted layers' tokens, float32 [F, P, C] each; each is read before the next is asked for.
         shape: what the tokens are.
-        config: which groups, and in which number format.
-
-    Returns:
-        [F, numbers of a frame + 1], a row a frame, in the output's number format. The last number of a row is whether
-        all numbers of the frame's deepest layer are finite.
+        config: which layers and groups, and in which number format.
     """
-    places = _places([output.layer for output in outputs], shape, config)
-    frames, width = outputs[0].frame.shape[0], places[-1].stop
-    buffer = outputs[0].frame.new_empty((frames, width + 1), dtype=torch_dtype(config.dtype))
-    per_layer = len(config.tokens)
-    for index, place in enumerate(places):
-        _fill(buffer, place, outputs[index // per_layer], shape, config.pool)
-    buffer[:, width] = outputs[-1].parts[-1].isfinite().flatten(1).all(1)
-    return buffer
+    return tuple(_gathered(output, shape, config) for output in outputs)
 
 
-def pack(buffer: Tensor, shape: TokenShape, config: OutputConfig) -> PackedStep:
-    """Bring what was gathered to the host: the step's only copy from the device, for which this waits.
+def fetch(layers: Sequence[GatheredLayer], copies: torch.cuda.Stream | None) -> HostCopy:
+    """Begin to bring layers to the host, each as soon as it is written, which is not waited for.
 
     Args:
-        buffer: from `gather`, with the same shape and config.
-        shape, config: see there.
+        layers: from `gather`; not to be written before the copy's end.
+        copies: the stream that copies; None on a CPU, where nothing is copied.
     """
-    places = _places(config.layers, shape, config)
-    rows = _as_numpy(_to_host(buffer))
-    views = tuple(_views(row, places, config) for row in rows)
-    return PackedStep(views, tuple(bool(row[-1]) for row in rows))
+    if copies is None:
+        return HostCopy(tuple(layer.numbers for layer in layers), tuple(layers), None)
+    with torch.cuda.stream(copies):
+        hosts = [_begin_copy(layer, copies) for layer in layers]
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record(copies)
+    return HostCopy(tuple(hosts), tuple(layers), done)
+
+
+def pack(layers: Sequence[Tensor], shape: TokenShape, config: OutputConfig) -> PackedStep:
+    """What is published of a step.
+
+    Args:
+        layers: from `HostCopy.wait`.
+        shape, config: as for `gather`.
+    """
+    places = _places(shape, config)
+    arrays = [_as_numpy(layer) for layer in layers]
+    tensors = (
+        tuple(
+            FeatureTensor(
+                name=f"layer{number}/{place.group}",
+                layer=number,
+                group=place.group,
+                data=array[frame, place.start : place.stop].reshape(place.shape),
+                is_bfloat16=config.dtype == "bfloat16",
+            )
+            for number, array in zip(config.layers, arrays, strict=True)
+            for place in places
+        )
+        for frame in range(len(arrays[-1]))
+    )
+    return PackedStep(tuple(tensors), tuple(bool(row[-1]) for row in arrays[-1]))
 
 
 def largest_record_bytes(config: ModelConfig) -> int:
@@ -138,25 +206,32 @@ def largest_record_bytes(config: ModelConfig) -> int:
     network, output = config.network, config.output
     side = config.image_width // network.patch_size
     shape = TokenShape.of(network, (side, side))
-    return _places(output.layers, shape, output)[-1].stop * torch_dtype(output.dtype).itemsize
+    return len(output.layers) * _places(shape, output)[-1].stop * torch_dtype(output.dtype).itemsize
 
 
-def _places(layers: Sequence[int], shape: TokenShape, config: OutputConfig) -> list[_Place]:
+@lru_cache(maxsize=64)
+def _places(shape: TokenShape, config: OutputConfig) -> tuple[_Place, ...]:
     places: list[_Place] = []
     start = 0
-    for layer in layers:
-        for group in config.tokens:
-            extent = (*shape.group_shape(group, config.pool), shape.parts * shape.channels)
-            stop = start + int(np.prod(extent))
-            places.append(_Place(layer, group, extent, start, stop))
-            start = stop
-    return places
+    for group in config.tokens:
+        extent = (*shape.group_shape(group, config.pool), shape.parts * shape.channels)
+        stop = start + int(np.prod(extent))
+        places.append(_Place(group, extent, start, stop))
+        start = stop
+    return tuple(places)
 
 
-def _fill(buffer: Tensor, place: _Place, output: LayerOutput, shape: TokenShape, pool: int) -> None:
-    target = buffer[:, place.start : place.stop].view(-1, *place.shape[:-1], shape.parts, shape.channels)
-    for part, tokens in enumerate(output.parts):
-        target[..., part, :] = _group(tokens, place.group, shape, pool)
+def _gathered(output: LayerOutput, shape: TokenShape, config: OutputConfig) -> GatheredLayer:
+    places, frames, deepest = _places(shape, config), len(output.frame), output.layer == config.layers[-1]
+    width = places[-1].stop
+    numbers = output.frame.new_empty((frames, width + deepest), dtype=torch_dtype(config.dtype))
+    for place in places:
+        target = numbers[:, place.start : place.stop].view(-1, *place.shape[:-1], shape.parts, shape.channels)
+        for part, tokens in enumerate(output.parts):
+            target[..., part, :] = _group(tokens, place.group, shape, config.pool)
+    if deepest:
+        numbers[:, width] = output.parts[-1].isfinite().flatten(1).all(1)
+    return GatheredLayer.of(numbers)
 
 
 def _group(tokens: Tensor, group: TokenGroup, shape: TokenShape, pool: int) -> Tensor:
@@ -174,29 +249,14 @@ def _group(tokens: Tensor, group: TokenGroup, shape: TokenShape, pool: int) -> T
     return pooled.permute(0, 2, 3, 1)
 
 
-def _to_host(buffer: Tensor) -> Tensor:
-    if buffer.device.type == "cpu":
-        return buffer
-    host = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=True)
-    host.copy_(buffer, non_blocking=True)
-    torch.cuda.current_stream(buffer.device).synchronize()
-    return host
+def _begin_copy(layer: GatheredLayer, copies: torch.cuda.Stream) -> Tensor:
+    assert layer.written is not None, "it is on a GPU"
+    copies.wait_event(layer.written)
+    host = torch.empty(layer.numbers.shape, dtype=layer.numbers.dtype, pin_memory=True)
+    return host.copy_(layer.numbers, non_blocking=True)
 
 
 def _as_numpy(host: Tensor) -> npt.NDArray[np.generic]:
     # numpy has no bfloat16: its bits travel as uint16, and any bits but zero mean true in the last column.
     array: npt.NDArray[np.generic] = (host.view(torch.uint16) if host.dtype is torch.bfloat16 else host).numpy()
     return array
-
-
-def _views(row: npt.NDArray[np.generic], places: list[_Place], config: OutputConfig) -> tuple[FeatureTensor, ...]:
-    return tuple(
-        FeatureTensor(
-            name=f"layer{place.layer}/{place.group}",
-            layer=place.layer,
-            group=place.group,
-            data=row[place.start : place.stop].reshape(place.shape),
-            is_bfloat16=config.dtype == "bfloat16",
-        )
-        for place in places
-    )

@@ -1,6 +1,8 @@
 """Makes the model's pictures where they are needed: in plain PyTorch on a CPU, by two kernels on a GPU."""
 
 import importlib.util
+from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +12,7 @@ from torch import Tensor
 from retinad.kernels.block.pictures import PictureTables, picture_tables
 from retinad.kernels.block.pictures import preprocess as run_kernels
 
+from .frames import Frame, FrameStamp
 from .preprocess import Fit, preprocess, upload
 
 KEPT_FITS = 16
@@ -20,7 +23,7 @@ _MEAN, _STD = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 
 
 class Pictures:
-    """What `preprocess` gives, within one level of 255, on any device.
+    """What `preprocess` gives, within one level of 255, on any device; made when it is asked for, or ahead.
 
     Args:
         device: where pictures are made and stay.
@@ -30,6 +33,19 @@ class Pictures:
         self._device = device
         self._has_kernels = device.type == "cuda" and importlib.util.find_spec("triton") is not None
         self._tables: dict[Fit, PictureTables] = {}
+        self._ahead: dict[FrameStamp, tuple[Fit, Tensor]] = {}
+
+    def prepare(self, frames: Sequence[tuple[Frame, Fit]]) -> None:
+        """Make pictures for `of`, in place of those that were made ahead before. What cannot be made is left out."""
+        self._ahead.clear()
+        for frame, how in frames:
+            with suppress(ValueError, RuntimeError):  # RuntimeError: torch's, of which out of memory is one
+                self._ahead[frame.stamp] = how, self.make(frame.pixels, how)
+
+    def of(self, frame: Frame, how: Fit) -> Tensor:
+        """A frame's picture: the one made ahead, which is then let go, or a new one; see `preprocess`."""
+        made = self._ahead.pop(frame.stamp, None)
+        return made[1] if made is not None and made[0] == how else self.make(frame.pixels, how)
 
     def make(self, pixels: npt.NDArray[np.uint8], how: Fit) -> Tensor:
         """See `preprocess`."""

@@ -6,7 +6,7 @@ from .config import ModelConfig
 from .device_faults import DeviceFaults
 from .engine_report import EngineStatistics
 from .errors import ModelError
-from .forward import Batch, Forward, Segment, batches
+from .forward import Batch, Forward, Meanwhile, Segment, batches
 from .frames import Features, Flag, FrameFailure, FrameStamp, Outcome
 from .stream import Stream
 
@@ -30,12 +30,13 @@ class Runner:
         self._config = config
         self._faults = DeviceFaults(config.device)
 
-    def run(self, segments: Sequence[Segment], started_ns: int) -> list[Outcome]:
+    def run(self, segments: Sequence[Segment], started_ns: int, meanwhile: Meanwhile | None = None) -> list[Outcome]:
         """Run segments of different streams; every frame of them comes out.
 
         Args:
             segments: frames taken from their streams.
             started_ns: monotonic time at which the step began.
+            meanwhile: for the last batch, see `Forward.run`.
         """
         outcomes: list[Outcome] = []
         prepared: list[Segment] = []
@@ -47,8 +48,9 @@ class Runner:
                 outcomes += self.failed([frame.stamp for frame in segment.frames], error)
             else:
                 prepared.append(segment)
-        for batch in batches(prepared, self._config.max_batch):
-            outcomes += self._run(batch, started_ns)
+        runs = list(batches(prepared, self._config.max_batch))
+        for batch in runs:
+            outcomes += self._run(batch, started_ns, meanwhile if batch is runs[-1] else None)
         return outcomes
 
     def renew(self, streams: Sequence[Stream], started_ns: int) -> None:
@@ -56,7 +58,7 @@ class Runner:
         segments = [Segment(stream, stream.renew()) for stream in streams]
         for batch in batches(segments, self._config.max_batch):
             try:
-                self._advance(batch, started_ns)
+                self._advance(batch, started_ns, None)
             except Exception as error:  # whatever it was, the frames that come next are not lost
                 self._faults.run_failed(error)
 
@@ -87,9 +89,9 @@ class Runner:
         self.counts = self.counts.plus(failures=len(stamps))
         return [FrameFailure(stamp, reason) for stamp in stamps]
 
-    def _run(self, batch: Batch, started_ns: int) -> list[Outcome]:
+    def _run(self, batch: Batch, started_ns: int, meanwhile: Meanwhile | None) -> list[Outcome]:
         try:
-            features = self._advance(batch, started_ns)
+            features = self._advance(batch, started_ns, meanwhile)
         except Exception as error:  # whatever it was, no frame may be lost
             self._faults.run_failed(error)
             return self.fail([frame.stamp for segment in batch for frame in segment.frames], _reason(error))
@@ -97,9 +99,9 @@ class Runner:
         self.counts = self.counts.plus(features=len(features), nan_frames=spoilt)
         return list(features)
 
-    def _advance(self, batch: Batch, started_ns: int) -> list[Features]:
+    def _advance(self, batch: Batch, started_ns: int, meanwhile: Meanwhile | None) -> list[Features]:
         try:
-            features = self._forward.run(batch, started_ns)
+            features = self._forward.run(batch, started_ns, meanwhile)
         except Exception:
             _restart(batch, {segment.stream.camera for segment in batch})
             raise

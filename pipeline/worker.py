@@ -143,6 +143,16 @@ class Worker(Generic[Owned]):
 
         return wait
 
+    def on_loop(self, function: Callable[[], Result]) -> Result:
+        """Run `function()` on the event loop, from within a call, and return its result.
+
+        Raises:
+            RuntimeError: the event loop is gone.
+            BaseException: whatever `function` raises.
+        """
+        token: EventLoopToken = self._token
+        return from_thread.run_sync(function, token=token)
+
     async def _close(self) -> None:
         self._closing = True
         self._calls.put(None)
@@ -160,7 +170,7 @@ class Worker(Generic[Owned]):
             self._started.error = self._started.error or error
             self._finish(self._started)
         finally:
-            self._on_loop(self._stopped.set)
+            self._tell_loop(self._stopped.set)
 
     def _execute(self, call: _Call[Owned], owned: Owned) -> None:
         now = time.monotonic()
@@ -173,11 +183,10 @@ class Worker(Generic[Owned]):
         self._finish(call)
 
     def _finish(self, call: _Call[Owned]) -> None:
-        self._on_loop(call.done.set)
+        self._tell_loop(call.done.set)
 
-    def _on_loop(self, function: Callable[[], None]) -> None:
-        token: EventLoopToken = self._token
+    def _tell_loop(self, function: Callable[[], None]) -> None:
         try:
-            from_thread.run_sync(function, token=token)
+            self.on_loop(function)
         except RuntimeError:  # the event loop is gone, and with it whoever waited (anyio.RunFinishedError is one)
             return

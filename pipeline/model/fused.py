@@ -64,8 +64,8 @@ class FusedAggregator:
 
     def __call__(
         self, images: Tensor, tables: StepTables, memory: Memory, layers: tuple[int, ...]
-    ) -> tuple[LayerOutput, ...]:
-        """Run a step, see `Aggregator.forward`.
+    ) -> Iterator[LayerOutput]:
+        """Run a step, see `Aggregator.forward`, as far as its output is asked for: each is valid until the next is.
 
         Args:
             images: float32 [F, 3, h, w], RGB in [0, 1].
@@ -84,11 +84,13 @@ class FusedAggregator:
         if grid.spatial is not None:
             across = rotation_3d(tables.times.double(), grid.spatial, model.head_dim)
         step = _Step(memory, tables, _rotary(across))
-        outputs = _run(tokens, self._pairs(_rotary(grid.within), step, layers[-1] + 1))
-        kept = [tokens.clone() for number, _ in enumerate(outputs) if number // 2 in layers]
-        return tuple(
-            LayerOutput(layer, frame, after) for layer, frame, after in zip(layers, kept[::2], kept[1::2], strict=True)
-        )
+        blocks = _run(tokens, self._pairs(_rotary(grid.within), step, layers[-1] + 1))
+        for layer in range(layers[-1] + 1):
+            next(blocks)
+            frame = tokens.clone() if layer in layers else None
+            next(blocks)
+            if frame is not None:
+                yield LayerOutput(layer, frame, tokens)
 
     def constants(self, rows: int, columns: int) -> tuple[object, ...]:
         """What a step of frames with so many patches reads besides weights, made if it is not there.

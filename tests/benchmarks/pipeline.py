@@ -70,7 +70,7 @@ class CopyEngine:
     def flush(self, camera: str) -> list[Features]:
         return []
 
-    def step(self, frames: Sequence[Frame]) -> list[Features]:
+    def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Features]:
         return [self._features(frame) for frame in frames]
 
     def _features(self, frame: Frame) -> Features:

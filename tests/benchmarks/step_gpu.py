@@ -2,8 +2,8 @@
 
 `python tests/benchmarks/step_gpu.py attention:1 hybrid:1 attention:4 hybrid:1:32 attention:1:1:plain` measures, for
 each job MIXERS:STREAMS[:RUN[:EXECUTION]], steps of RUN frames of each of so many streams, from pictures in memory to
-features in memory, and the captured graph alone. Weights are random. What the service adds is `retinad bench`'s to
-measure.
+features in memory, the next step's frames waiting already, and the captured graph alone. Weights are random. What the
+service adds is `retinad bench`'s to measure.
 """
 
 import statistics
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -95,9 +96,10 @@ def measure(job: Job, steps: int) -> None:
             engine.open_stream(f"camera{n}", replace(STREAM, run_frames=job.run), ResizeMode.CROP)
         took_ms = []
         first = -(-FILLED // job.run)
-        for step in range(first + steps):
+        taken = pairwise(frames(job, number * job.run, job.run) for number in range(first + steps + 1))
+        for now, following in taken:
             begun = time.perf_counter()
-            checked(engine.step(frames(job, step * job.run, job.run)))
+            checked(engine.step(now, lambda running, following=following: engine.prepare(following)))
             took_ms.append((time.perf_counter() - begun) * 1e3)
         del took_ms[:first]
         report(job, engine, took_ms)

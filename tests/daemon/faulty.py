@@ -13,6 +13,7 @@ from retinad.daemon import load
 from retinad.daemon.cli import main
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine
+from retinad.pipeline.forward import Meanwhile
 from retinad.pipeline.frames import Frame, Outcome
 
 AT = 6
@@ -38,9 +39,9 @@ class FaultyEngine(Engine):
         self._steps = 0
         self._forward._model.register_forward_pre_hook(self._fail)
 
-    def step(self, frames: Sequence[Frame]) -> list[Outcome]:
+    def step(self, frames: Sequence[Frame], meanwhile: Meanwhile | None = None) -> list[Outcome]:
         self._steps += 1
-        return super().step(frames)
+        return super().step(frames, meanwhile)
 
     def _fail(self, model: object, arguments: object) -> None:
         if self._steps not in self._failing:

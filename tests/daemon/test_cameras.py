@@ -37,7 +37,7 @@ class StuckEngine:
     def flush(self, camera: str) -> list[Features]:
         return []
 
-    def step(self, frames: Sequence[Frame]) -> list[Features]:
+    def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Features]:
         self.stepping.set()
         assert self.go_on.wait(20)
         unit = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))

@@ -462,10 +462,10 @@ def test_each_mistake_has_its_code_and_its_reason(
 def test_a_device_that_fails_leaves_what_was_safe(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = iter(range(20))
 
-    def step(frames: list[object], engine: object) -> list[Outcome]:
+    def step(ahead: object, frames: list[object], engine: object) -> list[Outcome]:
         if next(steps, None) is None:
             raise DeviceError("it is gone")
-        return real(frames, engine)
+        return real(ahead, frames, engine)
 
     real = job._step
     monkeypatch.setattr(job, "_step", step)

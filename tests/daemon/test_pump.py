@@ -34,7 +34,7 @@ class CountingEngine:
     def __init__(self) -> None:
         self.steps: list[list[str]] = []
 
-    def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
+    def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[FrameFailure]:
         time.sleep(0.002)
         self.steps.append([frame.stamp.camera for frame in frames])
         return [FrameFailure(frame.stamp, "counted") for frame in frames]
@@ -80,7 +80,7 @@ class BlockEngine:
     def __init__(self) -> None:
         self._waiting: dict[str, list[FrameStamp]] = {}
 
-    def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
+    def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[FrameFailure]:
         time.sleep(random.random() / 1000)
         given: list[FrameFailure] = []
         for frame in frames:
@@ -135,7 +135,7 @@ async def test_a_camera_that_is_gone_or_back_gets_nothing_of_a_step_that_outlast
     told: list[int] = []
 
     class Slow(CountingEngine):
-        def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
+        def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[FrameFailure]:
             entered.set()
             leave.wait(5)
             return super().step(frames)
@@ -162,3 +162,46 @@ async def test_a_camera_that_is_gone_or_back_gets_nothing_of_a_step_that_outlast
         tasks.cancel_scope.cancel()
     assert told == [1]
     assert (again.counters.captured, again.counters.failed) == (2, 2)
+
+
+async def test_while_a_step_runs_the_frames_of_the_next_are_fitted_in_the_same_thread() -> None:
+    threads: set[int] = set()
+
+    class Fitting(CountingEngine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fitted: list[list[int]] = []
+            self.taken: list[list[int]] = []
+
+        def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[FrameFailure]:
+            threads.add(threading.get_ident())
+            self.taken.append([frame.stamp.source_seq for frame in frames])
+            assert callable(meanwhile)
+            meanwhile(lambda: True)
+            return super().step(frames)
+
+        def prepare(self, frames: Sequence[Frame]) -> None:
+            threads.add(threading.get_ident())
+            self.fitted.append([frame.stamp.source_seq for frame in frames])
+
+    engine = Fitting()
+
+    @contextlib.contextmanager
+    def make() -> Iterator[CountingEngine]:
+        yield engine
+
+    queues = FrameQueues()
+    queue = queues.open("a", CaptureMode.LOSSLESS, 4, run=2)
+    for number in range(4):
+        stamp = FrameStamp("a", 0, number, 0, 0, None, (1, 1))
+        await queue.put(Frame(stamp, np.zeros((1, 1, 3), np.uint8)))
+    worker = Worker(make)
+    async with worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(pump, queues, worker, Delivery(queues, NoSink()), 2)
+        with anyio.fail_after(5):
+            await queue.settled()
+        tasks.cancel_scope.cancel()
+    assert engine.taken == [[0, 1], [2, 3]]
+    assert engine.fitted == [[2, 3]]
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads

@@ -9,7 +9,7 @@ from retinad.pipeline.config import ResizeMode, StreamConfig
 from retinad.pipeline.device_faults import MOST_IN_A_ROW, DeviceFaults
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError
-from retinad.pipeline.forward import Batch, Forward
+from retinad.pipeline.forward import Batch, Forward, Meanwhile
 from retinad.pipeline.frames import Features
 from retinad.pipeline.model.devices import is_device_failure, is_out_of_memory
 
@@ -102,10 +102,12 @@ def test_later_frames_that_fail_each_time_end_it_though_first_blocks_between_suc
         engine.open_stream("a", StreamConfig(1, 2), ResizeMode.CROP)
         run = Forward.run
 
-        def fail_later(forward: Forward, batch: Batch, started_ns: int) -> list[Features]:
+        def fail_later(
+            forward: Forward, batch: Batch, started_ns: int, meanwhile: Meanwhile | None = None
+        ) -> list[Features]:
             if not batch[0].stream.starting:
                 raise ValueError("injected")
-            return run(forward, batch, started_ns)
+            return run(forward, batch, started_ns, meanwhile)
 
         monkeypatch.setattr(Forward, "run", fail_later)
         for number in range(2 * MOST_IN_A_ROW - 1):

@@ -138,3 +138,29 @@ async def test_frames_of_a_lossless_camera_are_taken_in_runs_when_no_other_camer
     assert taken == [("a", 0), ("b", 0), ("c", 0), ("a", 1), ("c", 1)]
     taken = [(one.stamp.camera, one.stamp.source_seq) for one in await queues.take(5)]
     assert taken == [("a", 2), ("b", 1), ("a", 3)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_look_sees_the_frames_that_are_taken_next_and_leaves_them_there(seed: int) -> None:
+    choose = random.Random(seed)
+    queues = FrameQueues()
+    opened = {}
+    for camera in "abcd":
+        mode = choose.choice(list(CaptureMode))
+        opened[camera] = queues.open(camera, mode, 6, run=choose.randint(1, 4))
+    assert queues.peek(8) == []
+    for number in range(100):
+        camera = choose.choice("abcd")
+        if len(opened[camera]) < 6:
+            await opened[camera].put(frame(number, camera))
+        most = choose.randint(1, 8)
+        counts = [len(queue) for queue in opened.values()]
+        seen = queues.peek(most)
+        assert [len(queue) for queue in opened.values()] == counts
+        if choose.random() < 0.4:
+            taken = queues.take_nowait(most)
+            assert set(map(id, seen)) == set(map(id, taken))
+            assert len(seen) == len(taken)
+            assert [one.stamp.source_seq for one in taken if one.stamp.camera == "a"] == sorted(
+                one.stamp.source_seq for one in seen if one.stamp.camera == "a"
+            )

@@ -1,6 +1,7 @@
 """On a GPU, captured steps give the plain network's numbers at every frame, over every edge, and move nothing back."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine import Engine
-from retinad.pipeline.frames import Features, Flag, TokenGroup
+from retinad.pipeline.frames import Features, Flag, Frame, TokenGroup
 
 from .engine_rig import frame, good
 
@@ -44,6 +45,15 @@ def error(actual: Features, expected: Features) -> float:
     )
 
 
+def frames_of_step(number: int) -> list[Frame]:
+    """Streams join one after the other, and in some steps only some of them have a frame."""
+    cameras = [c for i, c in enumerate(STREAMS) if number >= 3 * i and (number + i) % 5]
+    frames = [frame(camera, number, (112, 84)) for camera in cameras]
+    if "d" in cameras and number % 7 == 0:
+        frames += [frame("d", 1000 * number + more, (112, 84)) for more in range(3)]
+    return frames
+
+
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_captured_steps_equal_plain_ones_over_all_edges(network: NetworkConfig) -> None:
     config = replace(CONFIG, network=network)
@@ -54,13 +64,11 @@ def test_captured_steps_equal_plain_ones_over_all_edges(network: NetworkConfig) 
         for engine in (plain, captured):
             for camera, stream in STREAMS.items():
                 engine.open_stream(camera, stream, ResizeMode.CROP)
-        for number in range(60):
-            # Streams join one after the other, and in some steps only some of them have a frame.
-            cameras = [c for i, c in enumerate(STREAMS) if number >= 3 * i and (number + i) % 5]
-            frames = [frame(camera, number, (112, 84)) for camera in cameras]
-            if "d" in cameras and number % 7 == 0:
-                frames += [frame("d", 1000 * number + more, (112, 84)) for more in range(3)]
-            for actual, expected in zip(good(captured.step(frames)), good(plain.step(frames)), strict=True):
+        steps = [frames_of_step(number) for number in range(60)]
+        for number, (frames, following) in enumerate(pairwise([*steps, []])):
+            # The captured ones have their pictures fitted while the step before runs.
+            outcomes = captured.step(frames, lambda running, ahead=following: captured.prepare(ahead))  # type: ignore[misc]
+            for actual, expected in zip(good(outcomes), good(plain.step(frames)), strict=True):
                 assert (actual.stamp, actual.epoch_frame, actual.keyframe, actual.flags) == (
                     expected.stamp,
                     expected.epoch_frame,

@@ -9,7 +9,7 @@ import torch
 from retinad.pipeline.config import OutputConfig
 from retinad.pipeline.frames import FeatureTensor, TokenGroup
 from retinad.pipeline.model.aggregator import LayerOutput
-from retinad.pipeline.packing import PackedStep, TokenShape, gather, pack
+from retinad.pipeline.packing import PackedStep, TokenShape, fetch, gather, pack
 
 SHAPE = TokenShape(registers=4, grid=(5, 7), channels=6)
 ALL = tuple(TokenGroup)
@@ -24,7 +24,7 @@ def outputs(frames: int = 2, seed: int = 0) -> tuple[LayerOutput, ...]:
 
 def packed_of(given: tuple[LayerOutput, ...], config: OutputConfig) -> PackedStep:
     config = replace(config, layers=(1, 3))
-    return pack(gather(given, SHAPE, config), SHAPE, config)
+    return pack(fetch(gather(given, SHAPE, config), None).wait(), SHAPE, config)
 
 
 def by_name(tensors: tuple[FeatureTensor, ...]) -> dict[str, FeatureTensor]:

@@ -14,7 +14,7 @@ import torch
 from retinad.daemon import cli, service
 from retinad.daemon.config import ServiceConfig
 from retinad.pipeline.engine import Engine
-from retinad.pipeline.forward import Batch
+from retinad.pipeline.forward import Batch, Meanwhile
 
 HANG_S = 0.7
 """A step that hangs for a moment: shorter than the watchdog's patience."""
@@ -47,12 +47,12 @@ def make_engine(config: ServiceConfig) -> Engine:
     order, run = Path(os.environ["SOAK_FAULT"]), engine._forward.run
     faults = {fault.__name__: fault for fault in FAULTS}
 
-    def run_or_fail(batch: Batch, started_ns: int) -> object:
+    def run_or_fail(batch: Batch, started_ns: int, meanwhile: Meanwhile | None = None) -> object:
         if order.exists():
             fault = faults[order.read_text()]
             order.unlink()
             fault(batch)
-        return run(batch, started_ns)
+        return run(batch, started_ns, meanwhile)
 
     engine._forward.run = run_or_fail
     return engine
