@@ -29,7 +29,7 @@ _USAGE_ERROR = 2
 
 _DEFAULT_CONFIG = Path("config.toml")
 
-ConfigArgument = Annotated[Path, typer.Argument(metavar="[CONFIG]", help="The config file.")]
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.")]
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ def options(
 def run(
     context: typer.Context,
     config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG]", help="The config file.", show_default=str(_DEFAULT_CONFIG))
+        Path | None, typer.Argument(metavar="CONFIG", help="The config file.", show_default=str(_DEFAULT_CONFIG))
     ] = None,
     config_option: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="The same as an option.")
@@ -216,9 +216,7 @@ def subscribe(
 
 def bench(
     context: typer.Context,
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG]", help="Its model and streams are measured.")
-    ] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="Its model and streams are measured.")] = None,
     cameras: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="Synthetic cameras.")] = 1,
     steps: Annotated[int, typer.Option(metavar="N", min=2, help="Steps to measure.")] = 200,
     preset: Annotated[

@@ -259,7 +259,7 @@ class _Job:
             self._reporter.say(f"frame {failure.source_seq} gave no features: {failure.reason}")
         self._reporter.say(
             f"{self._wanted.out} is complete: {index.frames} frames; {index.unreadable} unreadable, "
-            f"{len(index.failures)} failed"
+            f"{len(index.failures)} failed; {self._reporter.frames_per_s(index.frames):.1f} frames/s"
         )
         spoilt = sum(Flag.NAN in frame.flags for shard in index.shards for frame in shard.frames)
         if spoilt:

@@ -48,9 +48,13 @@ class Reporter:
         if self._progress is not None:
             self._task = self._progress.add_task("frames", total=None, completed=done, rate="")
 
+    def frames_per_s(self, done: int) -> float:
+        """How fast it went since `begin`, now that so many are done."""
+        return (done - self._began_with) / max(time.monotonic() - self._began_at, 1e-9)
+
     def update(self, done: int, total: int | None) -> None:
         """So many frames of so many are done; None where nobody knows."""
-        frames_per_s = (done - self._began_with) / max(time.monotonic() - self._began_at, 1e-9)
+        frames_per_s = self.frames_per_s(done)
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done, total=total, rate=f"{frames_per_s:.1f} frames/s")
         elif time.monotonic() - self._said_at >= _LINE_S:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="A config of the service: its [model] and [stream] are used."),
+    typer.Option("--config", "-c", metavar="FILE", help="Of the service; its \\[model] and \\[stream] are used."),
 ]
 Preset = Annotated[str | None, typer.Option(metavar="NAME", help="In place of model.preset.")]
 
@@ -47,7 +47,7 @@ def extract(
     run_frames: Annotated[
         str,
         typer.Option(
-            metavar="N|auto", help="Frames in one step of the model; auto: as many as fit on a GPU, else [stream]'s."
+            metavar="N|auto", help="Frames in one step of the model; auto: as many as fit on a GPU, else \\[stream]'s."
         ),
     ] = "auto",
     form: Annotated[str | None, typer.Option("--format", metavar="safetensors|npz", help="What the files are.")] = None,

@@ -2,10 +2,10 @@
 
 import importlib.util
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -13,13 +13,20 @@ from retinad.kernels.block.pictures import PictureTables, picture_tables
 from retinad.kernels.block.pictures import preprocess as run_kernels
 
 from .frames import Frame, FrameStamp
-from .preprocess import Fit, preprocess, upload
+from .preprocess import Fit, Pixels, preprocess, upload
 
 KEPT_FITS = 16
 """Sizes of pictures whose filters are kept, some ten kilobytes each."""
 
 _MEAN, _STD = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 """The model normalises; here pictures stay whole levels of 255, which are kept as bytes for a new epoch."""
+
+
+COPIERS = 4
+"""Threads that copy a large picture: of a server's cores one alone may copy no more than 6 GB/s."""
+
+LARGE_BYTES = 1 << 20
+"""Of pictures that several threads copy: with less to do, they would wait for each other longer than they work."""
 
 
 class Pictures:
@@ -34,6 +41,7 @@ class Pictures:
         self._has_kernels = device.type == "cuda" and importlib.util.find_spec("triton") is not None
         self._tables: dict[Fit, PictureTables] = {}
         self._ahead: dict[FrameStamp, tuple[Fit, Tensor]] = {}
+        self._copiers = ThreadPoolExecutor(COPIERS - 1, "retinad-copy")
 
     def prepare(self, frames: Sequence[tuple[Frame, Fit]]) -> None:
         """Make pictures for `of`, in place of those that were made ahead before. What cannot be made is left out."""
@@ -47,11 +55,11 @@ class Pictures:
         made = self._ahead.pop(frame.stamp, None)
         return made[1] if made is not None and made[0] == how else self.make(frame.pixels, how)
 
-    def make(self, pixels: npt.NDArray[np.uint8], how: Fit) -> Tensor:
+    def make(self, pixels: Pixels, how: Fit) -> Tensor:
         """See `preprocess`."""
         if not self._has_kernels:
             return preprocess(pixels, how, self._device)
-        source, tables = upload(pixels, how, self._device), self._tables_of(how)
+        source, tables = upload(pixels, how, self._device, self._copy), self._tables_of(how)
         width, height = how.model_size
         out = torch.empty((3, height, width), device=self._device)
         between = None
@@ -59,6 +67,14 @@ class Pictures:
             between = torch.empty(tables.between_shape, dtype=torch.uint8, device=self._device)
         run_kernels(source, tables, between, out)
         return out
+
+    def _copy(self, target: Pixels, source: Pixels) -> None:
+        count = COPIERS if source.nbytes >= LARGE_BYTES else 1
+        first, *others = zip(np.array_split(target, count), np.array_split(source, count), strict=True)
+        copies = [self._copiers.submit(np.copyto, *part) for part in others]
+        np.copyto(*first)
+        for copy in copies:
+            copy.result()
 
     def _tables_of(self, how: Fit) -> PictureTables:
         tables = self._tables.get(how)

@@ -6,6 +6,7 @@ of 255: Pillow rounds its filter weights to 22 bits and halves upwards, so about
 other side. (Without the rounding and clipping between the passes, overshoots differ by up to 21 levels.)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ from torch.nn import functional
 
 from .config import ResizeMode
 from .frames import Affine, Size
+
+Pixels = npt.NDArray[np.uint8]
 
 WHITE = 255.0
 MOST_WIDTHS = 16
@@ -78,7 +81,7 @@ def fit(source: Size, mode: ResizeMode, image_width: int, patch_size: int) -> Fi
     return _cropped(source, resized, image_width, patch_size)
 
 
-def preprocess(pixels: npt.NDArray[np.uint8], how: Fit, device: torch.device) -> Tensor:
+def preprocess(pixels: Pixels, how: Fit, device: torch.device) -> Tensor:
     """The picture that the model sees.
 
     Args:
@@ -101,8 +104,14 @@ def preprocess(pixels: npt.NDArray[np.uint8], how: Fit, device: torch.device) ->
     return _pad(picture, how).squeeze(0) / 255.0
 
 
-def upload(pixels: npt.NDArray[np.uint8], how: Fit, device: torch.device) -> Tensor:
+def upload(
+    pixels: Pixels, how: Fit, device: torch.device, copy: Callable[[Pixels, Pixels], None] = np.copyto
+) -> Tensor:
     """A copy of the pixels on the device, which is not waited for.
+
+    Args:
+        pixels, how, device: see `preprocess`.
+        copy: copies to its first argument what its second has.
 
     Raises:
         ValueError: the picture has another size, shape or number format than the fit is for.
@@ -112,7 +121,7 @@ def upload(pixels: npt.NDArray[np.uint8], how: Fit, device: torch.device) -> Ten
         raise ValueError(f"expected uint8 [{height}, {width}, 3], got {pixels.dtype} {list(pixels.shape)}")
     # Page-locked memory lets the copy to a GPU run beside the host's work; torch's allocator recycles it.
     staging = torch.empty(pixels.shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    np.copyto(staging.numpy(), pixels)
+    copy(staging.numpy(), pixels)
     return staging.to(device, non_blocking=True)
 
 

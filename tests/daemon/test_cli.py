@@ -112,6 +112,12 @@ def test_each_end_has_its_code(arguments: list[str], code: ExitCode, capsys: pyt
     assert run_command(arguments) == code
 
 
+def test_tables_of_the_config_are_named_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """In square brackets, which could be taken for markup."""
+    assert run_command(["extract", "--help"]) == ExitCode.OK
+    assert "its [model] and [stream] are used" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
 def test_a_conversion_never_replaces_its_own_source(tmp_path: Path) -> None:
     source = tmp_path / "w.safetensors"
     source.write_bytes(b"the only copy")

@@ -30,6 +30,7 @@ from retinad.daemon.extract_index import FrameEntry, Index, read_index
 from retinad.daemon.extract_progress import Reporter, progress_line
 from retinad.daemon.extract_request import Extraction
 from retinad.daemon.job_config import load_job_config
+from retinad.pipeline.ahead import Ahead
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError
@@ -277,10 +278,10 @@ def test_the_model_runs_on_while_a_shard_is_written(tmp_path: Path, monkeypatch:
     later, steps = threading.Event(), iter(range(100))
     met: list[bool] = []
 
-    def counted(frames: list[Frame], engine: Engine) -> list[Outcome]:
+    def counted(ahead: Ahead, frames: list[Frame], engine: Engine) -> list[Outcome]:
         if next(steps) == 2:
             later.set()
-        return step(frames, engine)
+        return step(ahead, frames, engine)
 
     def slow(output: extract_output.Output, done: object) -> None:
         met.append(later.wait(10))

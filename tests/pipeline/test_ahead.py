@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from retinad.pipeline import ahead
 from retinad.pipeline.ahead import LOOKS, SPARE_FITTINGS, SPARE_SHARE, Ahead
@@ -122,6 +123,15 @@ def test_meanwhile_is_called_once_when_the_last_forward_runs(monkeypatch: pytest
 def test_on_a_cpu_records_wait_for_no_picture() -> None:
     with opened(Engine(CONFIG), "a") as engine:
         good(engine.step([frame("a", number) for number in range(3)], pytest.fail))
+
+
+@pytest.mark.parametrize("height", [1, 3, 400, 401])
+@pytest.mark.parametrize("width", [1, 1000])
+def test_several_threads_copy_every_row_of_a_large_picture(width: int, height: int) -> None:
+    source = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    target = np.zeros_like(source)
+    Pictures(torch.device("cpu"))._copy(target, source)
+    np.testing.assert_array_equal(target, source)
 
 
 class Clock:

@@ -78,7 +78,7 @@ def test_pictures_equal_the_cpus_to_one_level(mode: ResizeMode) -> None:
 
 @pytest.mark.parametrize("attention", ["triton", "dense", pytest.param("flashinfer", marks=needs_flashinfer)])
 def test_a_step_brings_each_layer_to_the_host_once_and_waits_at_its_end_only(attention: Attention) -> None:
-    """Kernels that plan from device tensors make the host wait thrice. FlashInfer's tables wait for a copy long done."""
+    """Kernels that plan from device tensors make it wait thrice. FlashInfer's tables wait for a copy long done."""
     with Engine(replace(CPU, device="cuda:0", dtype="bfloat16", attention=attention)) as engine:
         for camera in "ab":
             engine.open_stream(camera, replace(STREAM, scale_frames=1), ResizeMode.CROP)
