@@ -285,7 +285,7 @@ def _ignore(status: CameraStatus) -> None:
 
 
 def _step(ahead: Ahead, frames: list[Frame], engine: Engine) -> list[Outcome]:
-    return ahead.step(engine, frames)
+    return [outcome for part in ahead.step(engine, frames) for outcome in part.outcomes]
 
 
 def _save(path: Path, engine: Engine) -> bool:

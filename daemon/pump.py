@@ -1,6 +1,7 @@
 """The one loop that moves frames: queues -> worker -> delivery. Nothing else takes frames or runs steps."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 from retinad.pipeline.ahead import Ahead
@@ -15,16 +16,21 @@ async def pump(queues: FrameQueues, worker: Worker[Engine], delivery: Delivery, 
     """Run steps for ever: a frame of each camera, or a run of frames of a lossless one, at most `max_batch` frames.
 
     Where frames wait, the device need not: their pictures are fitted before the step ends, and the next step begins
-    before the records of this one are published.
+    before the last records of this one are published. Where a step takes several forwards, as when streams begin or
+    pictures differ in size, records leave as soon as theirs is over.
 
     Raises:
-        DeviceError: the device failed; nothing of that step was published.
+        DeviceError: the device failed; nothing of that forward, nor of those after it, was published.
     """
+
+    def hand_over(outcomes: list[Outcome], model_done_ns: int) -> None:
+        worker.on_loop(partial(delivery.deliver, outcomes, model_done_ns))
+
     ahead = Ahead(partial(worker.on_loop, partial(queues.peek, max_batch)))
     done: tuple[list[Outcome], int] | None = None
     while True:
         frames = await queues.take(max_batch) if done is None else queues.take_nowait(max_batch)
-        step = worker.start(partial(_step, ahead, frames)) if frames else None
+        step = worker.start(partial(_step, ahead, frames, hand_over)) if frames else None
         del frames  # their pixels go back to the capture processes
         if done is not None:
             delivery.deliver(*done)
@@ -37,8 +43,18 @@ async def flush(camera: str, worker: Worker[Engine], delivery: Delivery) -> None
     delivery.deliver(outcomes, model_done_ns)
 
 
-def _step(ahead: Ahead, frames: list[Frame], engine: Engine) -> tuple[list[Outcome], int]:
-    return ahead.step(engine, frames), time.monotonic_ns()
+def _step(
+    ahead: Ahead, frames: list[Frame], hand_over: Callable[[list[Outcome], int], None], engine: Engine
+) -> tuple[list[Outcome], int]:
+    """Hand over all parts of a step but that of its last forward, which is returned."""
+    last = list[Outcome](), time.monotonic_ns()
+    for part in ahead.step(engine, frames):
+        done = part.outcomes, time.monotonic_ns()
+        if part.last:
+            last = done
+        else:
+            hand_over(*done)
+    return last
 
 
 def _flush(camera: str, engine: Engine) -> tuple[list[Outcome], int]:

@@ -1,10 +1,11 @@
 """Has the pictures of the next step fitted while the device still runs this one."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from .engine import Engine
-from .frames import Frame, Outcome
+from .frames import Frame
+from .runner import Part
 
 SPARE_SHARE = 0.05
 """Of a run: how much shorter than the last one of as many frames it may turn out."""
@@ -31,8 +32,8 @@ class Ahead:
         self._waits_s: dict[int, float] = {}  # of the last step with so many frames, from its launch to its end
         self._fitting_s = 0.0
 
-    def step(self, engine: Engine, frames: Sequence[Frame]) -> list[Outcome]:
-        """See `Engine.step`."""
+    def step(self, engine: Engine, frames: Sequence[Frame]) -> Iterator[Part]:
+        """See `Engine.step_in_parts`."""
         expected_s, launched_s = self._waits_s.get(len(frames), 0.0), 0.0
 
         def meanwhile(running: Callable[[], bool]) -> None:
@@ -44,10 +45,9 @@ class Ahead:
             if running():
                 self._fit(engine)
 
-        outcomes = engine.step(frames, meanwhile)
+        yield from engine.step_in_parts(frames, meanwhile)
         if launched_s:
             self._waits_s[len(frames)] = time.monotonic() - launched_s
-        return outcomes
 
     def _fit(self, engine: Engine) -> None:
         frames = self._waiting()

@@ -6,7 +6,7 @@ last of them (flag `warmup`); every frame that went in comes out exactly once, a
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from .model.devices import is_out_of_memory
 from .model.weight_files import file_note
 from .pictures import Pictures
 from .preprocess import Fit, fit
-from .runner import Runner
+from .runner import Part, Runner
 from .saved_stream import ModelIdentity, SavedStream, load_stream, save_stream
 from .stream import Stream
 
@@ -169,7 +169,9 @@ class Engine:
             DeviceError: see `step`.
         """
         stream = self._streams.get(camera)
-        return [] if stream is None else self._release(stream, time.monotonic_ns())
+        if stream is None:
+            return []
+        return [outcome for part in self._release(stream, time.monotonic_ns()) for outcome in part.outcomes]
 
     @torch.inference_mode()
     def prepare(self, frames: Sequence[Frame]) -> None:
@@ -185,8 +187,12 @@ class Engine:
                     fits.append((frame, self._fit(frame.stamp.source_size, stream.resize)))
         self._pictures.prepare(fits)
 
-    @torch.inference_mode()
     def step(self, frames: Sequence[Frame], meanwhile: Meanwhile | None = None) -> list[Outcome]:
+        """`step_in_parts`, all parts together."""
+        return [outcome for part in self.step_in_parts(frames, meanwhile) for outcome in part.outcomes]
+
+    @torch.inference_mode()
+    def step_in_parts(self, frames: Sequence[Frame], meanwhile: Meanwhile | None = None) -> Iterator[Part]:
         """Take frames, of each camera one or some that follow each other, and give what is ready.
 
         Pictures that have the same size in the model run in one forward, whatever the age of their streams, at most
@@ -204,9 +210,10 @@ class Engine:
             meanwhile: called while a GPU runs the step's last forward and this thread would only wait, so not on a CPU.
                 It may call `prepare`.
 
-        Returns:
-            features and failures. A camera's features come in the order of its frames: none yet for a frame that waits
-            for the rest of its stream's first block, and those of the whole block with its last frame.
+        Yields:
+            features and failures, those of a forward as soon as they are there; to be asked for to the end. A camera's
+            features come in the order of its frames: none yet for a frame that waits for the rest of its stream's first
+            block, and those of the whole block with its last frame.
 
         Raises:
             DeviceError: the device itself failed; the engine must not be used any more.
@@ -215,10 +222,8 @@ class Engine:
         runs: dict[str, deque[Frame]] = {}
         for frame in frames:
             runs.setdefault(frame.stamp.camera, deque()).append(frame)
-        outcomes: list[Outcome] = []
         while any(runs.values()):
-            outcomes += self._round([run for run in runs.values() if run], started_ns, meanwhile)
-        return outcomes
+            yield from self._round([run for run in runs.values() if run], started_ns, meanwhile)
 
     @torch.inference_mode()
     def warm_up(self, sizes: Sequence[Size]) -> None:
@@ -238,21 +243,20 @@ class Engine:
         for how in fits.values():
             self._rehearse(how)
 
-    def _round(self, runs: Sequence[deque[Frame]], started_ns: int, meanwhile: Meanwhile | None) -> list[Outcome]:
+    def _round(self, runs: Sequence[deque[Frame]], started_ns: int, meanwhile: Meanwhile | None) -> Iterator[Part]:
         # One forward of each camera at most; takes the frames that go into it from their runs.
-        outcomes: list[Outcome] = []
         streams: list[Stream] = []
         for run in runs:
             stream = self._streams.get(run[0].stamp.camera)
             if stream is not None:
                 streams.append(stream)
             while run and not (stream is not None and stream.full):
-                outcomes += self._admit(run.popleft(), started_ns)
+                yield from self._admit(run.popleft(), started_ns)
         renewal_ns = time.monotonic_ns()
         self._runner.renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
         started_ns += time.monotonic_ns() - renewal_ns  # the step's frames wait for it, as in the queue
         ready = [Segment(stream, stream.take()) for stream in streams if stream.ready]
-        return outcomes + self._runner.run(ready, started_ns, None if any(runs) else meanwhile)
+        yield from self._runner.run(ready, started_ns, last=not any(runs), meanwhile=meanwhile)
 
     def _possible(self, stream: StreamConfig) -> StreamConfig:
         if not self._config.running_mixers:
@@ -278,30 +282,31 @@ class Engine:
         finally:
             stream.free()
 
-    def _admit(self, frame: Frame, started_ns: int) -> list[Outcome]:
+    def _admit(self, frame: Frame, started_ns: int) -> Iterator[Part]:
         # Lets the frame wait in its stream. Gives its own failure, or what waited before it and cannot wait for more.
         stamp, begun_ns = frame.stamp, time.monotonic_ns()
         stream = self._streams.get(stamp.camera)
         if stream is None:
-            return self._runner.fail([stamp], "its camera has no stream")
+            yield Part(self._runner.fail([stamp], "its camera has no stream"))
+            return
         try:
             how = self._fit(stamp.source_size, stream.resize)
             image = self._pictures.of(frame, how)
         except (ValueError, RuntimeError) as error:  # RuntimeError: torch's, of which out of memory is one
-            return self._runner.failed([stamp], error)
+            yield Part(self._runner.failed([stamp], error))
+            return
         preprocess_us = (time.monotonic_ns() - begun_ns) // 1000
-        released: list[Outcome] = []
         if stream.breaks_with(stamp):
-            released = self._release(stream, started_ns)
+            yield from self._release(stream, started_ns)
             stream.restart()
         stream.add(stamp, image, how, preprocess_us)
-        return released
 
     def _fit(self, size: Size, mode: ResizeMode) -> Fit:
         return fit(size, mode, self._config.image_width, self._config.network.patch_size)
 
-    def _release(self, stream: Stream, started_ns: int) -> list[Outcome]:
-        return self._runner.run([Segment(stream, stream.take())], started_ns) if stream.waiting else []
+    def _release(self, stream: Stream, started_ns: int) -> Iterator[Part]:
+        if stream.waiting:
+            yield from self._runner.run([Segment(stream, stream.take())], started_ns)
 
 
 def _check(config: ModelConfig) -> None:

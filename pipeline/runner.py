@@ -1,6 +1,7 @@
 """Runs what is ready and says what becomes of each frame: features, or a failure. No stream is left half written."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from .config import ModelConfig
 from .device_faults import DeviceFaults
@@ -9,6 +10,19 @@ from .errors import ModelError
 from .forward import Batch, Forward, Meanwhile, Segment, batches
 from .frames import Features, Flag, FrameFailure, FrameStamp, Outcome
 from .stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Outcomes of a step that are there at once.
+
+    Attributes:
+        outcomes: features of one forward, or failures.
+        last: whether they are of the step's last forward. None need be: all frames may have failed, or wait for more.
+    """
+
+    outcomes: list[Outcome]
+    last: bool = False
 
 
 class Runner:
@@ -30,28 +44,35 @@ class Runner:
         self._config = config
         self._faults = DeviceFaults(config.device)
 
-    def run(self, segments: Sequence[Segment], started_ns: int, meanwhile: Meanwhile | None = None) -> list[Outcome]:
+    def run(
+        self,
+        segments: Sequence[Segment],
+        started_ns: int,
+        *,
+        last: bool = False,
+        meanwhile: Meanwhile | None = None,
+    ) -> Iterator[Part]:
         """Run segments of different streams; every frame of them comes out.
 
         Args:
             segments: frames taken from their streams.
             started_ns: monotonic time at which the step began.
-            meanwhile: for the last batch, see `Forward.run`.
+            last: whether they are the step's last ones.
+            meanwhile: for the step's last batch, see `Forward.run`.
         """
-        outcomes: list[Outcome] = []
         prepared: list[Segment] = []
         for segment in segments:
             try:
                 self._forward.prepare(segment)
             except (ModelError, RuntimeError) as error:
                 segment.stream.restart()
-                outcomes += self.failed([frame.stamp for frame in segment.frames], error)
+                yield Part(self.failed([frame.stamp for frame in segment.frames], error))
             else:
                 prepared.append(segment)
         runs = list(batches(prepared, self._config.max_batch))
         for batch in runs:
-            outcomes += self._run(batch, started_ns, meanwhile if batch is runs[-1] else None)
-        return outcomes
+            is_last = last and batch is runs[-1]
+            yield Part(self._run(batch, started_ns, meanwhile if is_last else None), is_last)
 
     def renew(self, streams: Sequence[Stream], started_ns: int) -> None:
         """Begin new epochs with the streams' last frames. What fails leaves its streams empty: with the next frame."""

@@ -31,6 +31,7 @@ from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine_report import LoadTimes, ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
 from retinad.pipeline.frames import Features, FeatureTensor, Frame, FrameStamp, TokenGroup
+from retinad.pipeline.runner import Part
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
 
 SIZE = (640, 480)
@@ -70,8 +71,8 @@ class CopyEngine:
     def flush(self, camera: str) -> list[Features]:
         return []
 
-    def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Features]:
-        return [self._features(frame) for frame in frames]
+    def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Part]:
+        return [Part([self._features(frame) for frame in frames], last=True)]
 
     def _features(self, frame: Frame) -> Features:
         data = frame.pixels.copy().reshape(-1).view("<f2")

@@ -5,7 +5,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -14,7 +14,8 @@ from retinad.daemon.cli import main
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.forward import Meanwhile
-from retinad.pipeline.frames import Frame, Outcome
+from retinad.pipeline.frames import Frame
+from retinad.pipeline.runner import Part
 
 AT = 6
 """Number of the step, from 1, that fails: its forward does."""
@@ -39,9 +40,9 @@ class FaultyEngine(Engine):
         self._steps = 0
         self._forward._model.register_forward_pre_hook(self._fail)
 
-    def step(self, frames: Sequence[Frame], meanwhile: Meanwhile | None = None) -> list[Outcome]:
+    def step_in_parts(self, frames: Sequence[Frame], meanwhile: Meanwhile | None = None) -> Iterator[Part]:
         self._steps += 1
-        return super().step(frames, meanwhile)
+        return super().step_in_parts(frames, meanwhile)
 
     def _fail(self, model: object, arguments: object) -> None:
         if self._steps not in self._failing:

@@ -1,7 +1,7 @@
 """The cameras' lives: what is announced of them stays true, whatever the model is doing meanwhile."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
 import anyio
@@ -16,6 +16,7 @@ from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
 from retinad.pipeline.frames import Features, Frame, FrameStamp
+from retinad.pipeline.runner import Part
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
 from retinad.pipeline.worker import Worker
 
@@ -37,11 +38,12 @@ class StuckEngine:
     def flush(self, camera: str) -> list[Features]:
         return []
 
-    def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Features]:
+    def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> Iterator[Part]:
         self.stepping.set()
         assert self.go_on.wait(20)
         unit = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
-        return [Features(frame.stamp, 0, 0, True, frozenset(), (1, 1), (1, 1), unit, ()) for frame in frames]
+        given = (Features(frame.stamp, 0, 0, True, frozenset(), (1, 1), (1, 1), unit, ()) for frame in frames)
+        yield Part(list(given), last=True)
 
 
 class OneFrame:

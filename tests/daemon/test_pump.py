@@ -15,6 +15,7 @@ from retinad.pipeline.config import CaptureMode
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
 from retinad.pipeline.frames import Frame, FrameFailure, FrameStamp
+from retinad.pipeline.runner import Part
 from retinad.pipeline.worker import Worker
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +35,10 @@ class CountingEngine:
     def __init__(self) -> None:
         self.steps: list[list[str]] = []
 
-    def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[FrameFailure]:
+    def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Part]:
+        return [Part(list(self.step(frames)), last=True)]
+
+    def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
         time.sleep(0.002)
         self.steps.append([frame.stamp.camera for frame in frames])
         return [FrameFailure(frame.stamp, "counted") for frame in frames]
@@ -80,7 +84,10 @@ class BlockEngine:
     def __init__(self) -> None:
         self._waiting: dict[str, list[FrameStamp]] = {}
 
-    def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[FrameFailure]:
+    def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Part]:
+        return [Part(list(self.step(frames)), last=True)]
+
+    def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
         time.sleep(random.random() / 1000)
         given: list[FrameFailure] = []
         for frame in frames:
@@ -135,7 +142,7 @@ async def test_a_camera_that_is_gone_or_back_gets_nothing_of_a_step_that_outlast
     told: list[int] = []
 
     class Slow(CountingEngine):
-        def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[FrameFailure]:
+        def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
             entered.set()
             leave.wait(5)
             return super().step(frames)
@@ -173,12 +180,12 @@ async def test_while_a_step_runs_the_frames_of_the_next_are_fitted_in_the_same_t
             self.fitted: list[list[int]] = []
             self.taken: list[list[int]] = []
 
-        def step(self, frames: Sequence[Frame], meanwhile: object = None) -> list[FrameFailure]:
+        def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Part]:
             threads.add(threading.get_ident())
             self.taken.append([frame.stamp.source_seq for frame in frames])
             assert callable(meanwhile)
             meanwhile(lambda: True)
-            return super().step(frames)
+            return super().step_in_parts(frames)
 
         def prepare(self, frames: Sequence[Frame]) -> None:
             threads.add(threading.get_ident())
@@ -205,3 +212,33 @@ async def test_while_a_step_runs_the_frames_of_the_next_are_fitted_in_the_same_t
     assert engine.fitted == [[2, 3]]
     assert len(threads) == 1
     assert threading.get_ident() not in threads
+
+
+async def test_records_of_a_forward_leave_before_the_next_one_of_the_step_runs() -> None:
+    order: list[str] = []
+
+    def tell(failure: FrameFailure) -> None:
+        order.append(f"told {failure.stamp.source_seq}")
+
+    class InParts(CountingEngine):
+        def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> Iterator[Part]:  # type: ignore[override]
+            for frame in frames:
+                order.append(f"ran {frame.stamp.source_seq}")
+                yield Part([FrameFailure(frame.stamp, "")], last=frame is frames[-1])
+
+    @contextlib.contextmanager
+    def make() -> Iterator[CountingEngine]:
+        yield InParts()
+
+    queues = FrameQueues()
+    queue = queues.open("a", CaptureMode.LOSSLESS, 3, run=3)
+    for number in range(3):
+        stamp = FrameStamp("a", 0, number, 0, 0, None, (1, 1))
+        await queue.put(Frame(stamp, np.zeros((1, 1, 3), np.uint8)))
+    worker = Worker(make)
+    async with worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(pump, queues, worker, Delivery(queues, NoSink(), tell), 3)
+        with anyio.fail_after(5):
+            await queue.settled()
+        tasks.cancel_scope.cancel()
+    assert order == ["ran 0", "told 0", "ran 1", "told 1", "ran 2", "told 2"]

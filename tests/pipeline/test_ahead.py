@@ -1,6 +1,6 @@
 """Pictures fitted ahead give what those fitted in their step give; it is done when the step before is nearly over."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from retinad.pipeline.engine import Engine
 from retinad.pipeline.frames import Frame
 from retinad.pipeline.packing import HostCopy
 from retinad.pipeline.pictures import Pictures
+from retinad.pipeline.runner import Part
 
 from .engine_rig import CONFIG, STREAM, alone, assert_same, bad, frame, good
 
@@ -120,6 +121,18 @@ def test_meanwhile_is_called_once_when_the_last_forward_runs(monkeypatch: pytest
     assert calls == ["forward"] * 4 + ["meanwhile"]
 
 
+def test_a_steps_parts_are_those_of_its_forwards_and_failures_come_first() -> None:
+    sizes = {"a": (64, 48), "b": (48, 64), "c": (64, 48)}
+    with opened(Engine(CONFIG), *sizes) as engine:
+        frames = [frame(camera, number, size) for number in range(3) for camera, size in sizes.items()]
+        parts = list(engine.step_in_parts([frame("nobody", 0), *frames]))
+        assert len(bad(parts[0].outcomes)) == 1
+        given = [[(one.stamp.camera, one.stamp.source_seq) for one in good(part.outcomes)] for part in parts[1:]]
+        assert [part.last for part in parts] == [False, False, False, False, True]
+        block = [("a", 0), ("a", 1), ("c", 0), ("c", 1)]
+        assert given == [block, [("b", 0), ("b", 1)], [("a", 2), ("c", 2)], [("b", 2)]]
+
+
 def test_on_a_cpu_records_wait_for_no_picture() -> None:
     with opened(Engine(CONFIG), "a") as engine:
         good(engine.step([frame("a", number) for number in range(3)], pytest.fail))
@@ -158,12 +171,12 @@ class TimedEngine:
         self.fitting_s = fitting_s
         self.prepared_s: list[float] = []
 
-    def step(self, frames: Sequence[Frame], meanwhile: Callable[[Callable[[], bool]], None]) -> list[object]:
+    def step_in_parts(self, frames: Sequence[Frame], meanwhile: Callable[[Callable[[], bool]], None]) -> Iterator[Part]:
         self.clock.now_s += 0.001
         self.launched_s = self.clock.now_s
         meanwhile(lambda: self.clock.now_s < self.launched_s + self.run_s)
         self.clock.now_s = max(self.clock.now_s, self.launched_s + self.run_s)
-        return []
+        yield Part([], last=True)
 
     def prepare(self, frames: Sequence[Frame]) -> None:
         self.prepared_s.append(self.clock.now_s - self.launched_s)
@@ -180,7 +193,7 @@ def test_it_looks_shortly_before_the_end_and_holds_no_step_up(monkeypatch: pytes
     def step(run_s: float, frames: int = 1) -> float | None:
         """After what part of the run it looked; None where it did not, and was late by a look at most."""
         engine.run_s, count = run_s, len(engine.prepared_s)
-        steps.step(engine, [frame("a", number) for number in range(frames)])  # type: ignore[arg-type]
+        assert list(steps.step(engine, [frame("a", number) for number in range(frames)])) == [Part([], last=True)]  # type: ignore[arg-type]
         late_s = clock.now_s - engine.launched_s - run_s
         if len(engine.prepared_s) > count:
             assert late_s == pytest.approx(0.0)
@@ -203,5 +216,5 @@ def test_where_nothing_waits_nothing_is_fitted(monkeypatch: pytest.MonkeyPatch) 
     clock = Clock()
     monkeypatch.setattr(ahead, "time", clock)
     engine = TimedEngine(clock, fitting_s=0.002)
-    Ahead(lambda: []).step(engine, [frame("a", 0)])  # type: ignore[arg-type]
+    assert list(Ahead(lambda: []).step(engine, [frame("a", 0)])) == [Part([], last=True)]  # type: ignore[arg-type]
     assert engine.prepared_s == []
