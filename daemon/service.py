@@ -128,7 +128,7 @@ class _Service:
             model=ModelHeader(name=self._config.model.name, weights="loading"),
             largest_message_bytes=largest_record_bytes(self._config.model),
             describe=description,
-            burst_messages=max(len(self._config.cameras), self._config.model.max_batch),
+            burst_messages=_most_at_once(self._config),
         ) as publisher:
             async with AsyncExitStack() as resources:
                 worker = await self._load_model(resources)
@@ -255,6 +255,12 @@ class _Service:
                 else:
                     _log.info("stopping", signal=number.name)
                     self._stop.set()
+
+
+def _most_at_once(config: ServiceConfig) -> int:
+    """Records that leave in one go: those of a forward, of which a stream's first block is one, and of every `end`."""
+    blocks = [camera.stream.scale_frames for camera in config.cameras]
+    return max(len(config.cameras), config.model.max_batch, *blocks)
 
 
 @contextmanager

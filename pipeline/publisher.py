@@ -97,7 +97,7 @@ class Publisher:
         config: where and how.
         model: what makes the features, named in every record; may be replaced by assigning `model`.
         largest_message_bytes: size of the largest record: with it `buffer_mb` becomes a number of messages, at least 2.
-        burst_messages: records that leave in one go at most, one a camera. The queue has room for them whatever
+        burst_messages: records that leave in one go at most. The queue has room for them whatever
             `buffer_mb` says: else some of each burst would be dropped even for a subscriber that keeps up (measured).
         describe: gives the present content of `hello`; the fields that the publisher knows itself are filled in.
         instance: random for each start of the service; None for a new one.
