@@ -73,6 +73,20 @@ class LatencyHeader(msgspec.Struct, frozen=True, kw_only=True):
     publish: int = 0
 
 
+class ContextHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of its stream's memory a frame attended to, counted in frames.
+
+    Attributes:
+        frames: whole ones, itself included.
+        history_frames: older ones of which special tokens were left.
+        forgotten_frames: keyframes of this epoch of which nothing was left to attend to.
+    """
+
+    frames: Count
+    history_frames: Count = 0
+    forgotten_frames: Count = 0
+
+
 class ServiceHeader(msgspec.Struct, frozen=True, kw_only=True):
     """How the service as a whole is doing.
 
@@ -130,6 +144,7 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
         epoch: number of the model's memory of this stream, new at each reset of it.
         epoch_frame: number of the frame within that memory, from 0, frames that it began with included.
         keyframe: whether later frames attend to this one.
+        context: what it attended to itself; None where no block attends across frames.
         flags: any of reset, nan, size_changed, warmup, random_weights; more may come.
         source_size: width and height of the frame as captured, pixels.
         model_size: width and height of the picture that the model saw, pixels.
@@ -154,6 +169,7 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Count
     epoch_frame: Count
     keyframe: bool
+    context: ContextHeader | None = None
     flags: tuple[str, ...] = ()
     source_size: Pixels
     model_size: Pixels

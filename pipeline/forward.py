@@ -123,8 +123,9 @@ class Forward:
     def _features(
         self, batch: Batch, plans: Sequence[StepPlan], packed: PackedStep, started_ns: int, model_us: int
     ) -> list[Features]:
+        attends = self._config.attention_layers > 0
         frames = [
-            (frame, plan.first, planned.keyframe)
+            (frame, plan.first, planned)
             for segment, plan in zip(batch, plans, strict=True)
             for frame, planned in zip(segment.frames, plan.frames, strict=True)
         ]
@@ -133,15 +134,16 @@ class Forward:
                 stamp=frame.stamp,
                 epoch=frame.epoch,
                 epoch_frame=frame.epoch_frame,
-                keyframe=keyframe,
+                keyframe=planned.keyframe,
                 flags=frame.flags | self._flags(first, finite),
                 model_size=frame.how.model_size,
                 grid=frame.how.grid,
                 to_source=frame.how.to_source,
                 tensors=tensors,
                 latency_us=_latency_us(frame, started_ns, model_us),
+                context=planned.context if attends else None,
             )
-            for (frame, first, keyframe), tensors, finite in zip(frames, packed.tensors, packed.finite, strict=True)
+            for (frame, first, planned), tensors, finite in zip(frames, packed.tensors, packed.finite, strict=True)
         ]
 
     def _flags(self, first: bool, finite: bool) -> set[Flag]:

@@ -103,6 +103,21 @@ class FeatureTensor:
     is_bfloat16: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Context:
+    """How much of its stream's memory a frame attended to.
+
+    Attributes:
+        frames: whole frames, itself included; those of a first block attend to each other, later ones too.
+        history_frames: older ones of which special tokens were left.
+        forgotten_frames: keyframes of this memory of which nothing was left.
+    """
+
+    frames: int
+    history_frames: int = 0
+    forgotten_frames: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
     """What the model made of one frame.
@@ -119,6 +134,7 @@ class Features:
         to_source: maps a model pixel (x, y) to a source pixel (pixel centres at whole numbers).
         tensors: in the order they are published.
         latency_us: microseconds by stage: `queue` (capture to the start of the step), `preprocess`, `model`.
+        context: what it attended to; None where no block attends across frames.
     """
 
     stamp: FrameStamp
@@ -131,6 +147,7 @@ class Features:
     to_source: Affine
     tensors: tuple[FeatureTensor, ...]
     latency_us: Mapping[str, int] = field(default_factory=dict)
+    context: Context | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ import time
 
 import numpy as np
 
-from retinad.client.wire import FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
+from retinad.client.wire import ContextHeader, FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
 
-from .frames import Features, FeatureTensor
+from .frames import Context, Features, FeatureTensor
 
 
 def features_header(
@@ -47,6 +47,7 @@ def features_header(
         epoch=features.epoch,
         epoch_frame=features.epoch_frame,
         keyframe=features.keyframe,
+        context=_context_header(features.context),
         flags=tuple(sorted(features.flags)),
         source_size=stamp.source_size,
         model_size=features.model_size,
@@ -60,6 +61,16 @@ def features_header(
             publish=max(0, time.monotonic_ns() - model_done_ns) // 1000,
         ),
         tensors=tuple(tensor_header(tensor) for tensor in features.tensors),
+    )
+
+
+def _context_header(context: Context | None) -> ContextHeader | None:
+    if context is None:
+        return None
+    return ContextHeader(
+        frames=context.frames,
+        history_frames=context.history_frames,
+        forgotten_frames=context.forgotten_frames,
     )
 
 

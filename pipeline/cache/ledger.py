@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..config import StreamConfig
+from ..frames import Context
 
 Range = tuple[int, int]
 """First and last + 1 of some places."""
@@ -106,12 +107,14 @@ class FramePlan:
         keyframe: whether it stays in memory.
         place: first place of its P tokens.
         visible: the places that it attends to, in ascending order, none adjacent to the next.
+        context: the same, counted in frames.
     """
 
     number: int
     keyframe: bool
     place: int
     visible: tuple[Range, ...]
+    context: Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +210,9 @@ class Ledger:
         slots = [i - overflow if i < overflow else self._first_slot(i, pinned) for i in range(frames)]
         places = [self._place(slot) for slot in slots]
         visible = _joined((place, place + self.layout.frame_tokens) for place in sorted(places))
+        context = Context(frames)
         return StepPlan(
-            frames=tuple(FramePlan(number, True, place, visible) for number, place in enumerate(places)),
+            frames=tuple(FramePlan(number, True, place, visible, context) for number, place in enumerate(places)),
             first=True,
             evictions=(),
             late_evictions=after._moves(places[:overflow], first_number=0),
@@ -231,14 +235,17 @@ class Ledger:
                 leaving = ledger._place(self.pinned + ledger.evicted % self.layout.ring)
                 evictions += after._moves([leaving], first_number=ledger.evicted)
             place = self._place(self.pinned + ledger.ringed % self.layout.ring)
-            planned.append(FramePlan(ledger.committed, True, place, after.kept))
+            planned.append(FramePlan(ledger.committed, True, place, after.kept, after._context(0)))
             ledger = after
         return StepPlan(tuple(planned), first=False, evictions=tuple(evictions), late_evictions=(), after=ledger)
 
     def _passing(self, slot: int) -> FramePlan:
         place = self._place(slot)
         visible = _joined(((place, place + self.layout.frame_tokens), *self.kept))
-        return FramePlan(self.committed, False, place, visible)
+        return FramePlan(self.committed, False, place, visible, self._context(1))
+
+    def _context(self, passing: int) -> Context:
+        return Context(self.pinned + self.live + passing, self.remembered, self.evicted - self.remembered)
 
     def _place(self, slot: int) -> int:
         # Slots are counted from the first one behind the front slots.

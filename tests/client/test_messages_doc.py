@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinad.client.wire import (
+    ContextHeader,
     EndHeader,
     FeaturesHeader,
     HelloHeader,
@@ -41,7 +42,7 @@ def test_the_plain_reader_reads(service: "FakeService") -> None:
             reader.kill()
 
 
-@pytest.mark.parametrize("header", [FeaturesHeader, TensorHeader, ModelHeader, LatencyHeader])
+@pytest.mark.parametrize("header", [FeaturesHeader, ContextHeader, TensorHeader, ModelHeader, LatencyHeader])
 def test_every_key_of_a_record_is_explained(header: type) -> None:
     text = DOC.read_text()
     assert [field for field in header.__struct_fields__ if f"`{field}`" not in text] == []

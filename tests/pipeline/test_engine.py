@@ -4,7 +4,7 @@ import random
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -395,3 +395,22 @@ def test_an_impossible_configuration_is_refused(change: dict[str, object], reaso
 def test_a_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"none\.safetensors"):
         Engine(replace(CONFIG, checkpoint=tmp_path / "none.safetensors"))
+
+
+def test_every_frame_says_how_much_it_attended_to() -> None:
+    stream = StreamConfig(scale_frames=2, window=3, keyframe_interval=2, history_frames=2)
+    features = alone([frame("a", number) for number in range(16)], stream)
+    given = [astuple(one.context) for one in features if one.context is not None]
+    assert given[:2] == [(2, 0, 0)] * 2, "a first block"
+    assert [one.keyframe for one in features[2:6]] == [True, False, True, False]
+    assert given[2:6] == [(3, 0, 0), (4, 0, 0), (4, 0, 0), (5, 0, 0)]
+    assert given[8:12] == [(5, 1, 0), (6, 1, 0), (5, 2, 0), (6, 2, 0)], "the window is full, then the history"
+    assert given[-2:] == [(5, 2, 2), (6, 2, 2)]
+
+
+def test_without_attention_across_frames_there_is_no_context() -> None:
+    config = replace(CONFIG, network=replace(NETWORK, mixers=("kda",)))
+    with Engine(config) as engine:
+        engine.open_stream("a", STREAM, ResizeMode.CROP)
+        features = play(engine, [frame("a", number) for number in range(4)])
+    assert [one.context for one in features] == [None] * 4

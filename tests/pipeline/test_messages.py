@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from retinad.client.wire import FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
-from retinad.pipeline.frames import Features, FeatureTensor, Flag, FrameStamp, TokenGroup
+from retinad.client.wire import ContextHeader, FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
+from retinad.pipeline.frames import Context, Features, FeatureTensor, Flag, FrameStamp, TokenGroup
 from retinad.pipeline.messages import features_header, tensor_bytes
 
 MODEL = ModelHeader(name="tiny", weights="random:0", mixers=("softmax",))
@@ -25,6 +25,7 @@ FEATURES = Features(
         FeatureTensor("layer5/camera", 5, TokenGroup.CAMERA, np.zeros((1, 8), np.uint16), is_bfloat16=True),
     ),
     latency_us={"queue": 10, "preprocess": 20, "model": 30},
+    context=Context(frames=72, history_frames=8, forgotten_frames=3),
 )
 
 
@@ -50,6 +51,7 @@ def test_a_header_says_what_the_features_are() -> None:
         epoch=6,
         epoch_frame=70,
         keyframe=False,
+        context=ContextHeader(frames=72, history_frames=8, forgotten_frames=3),
         flags=("nan", "warmup"),
         source_size=(640, 480),
         model_size=(518, 392),

@@ -730,6 +730,8 @@ def test_subscribers_that_come_and_go_leave_nothing_behind() -> None:
             with raw_subscriber(endpoint, b"features/"):
                 poll_until(publisher, "subscriptions_total", seq + 1)
                 publish(publisher, "cam1", seq)
+        # Connections are told of by events, which come a little later than the subscriptions themselves.
+        poll_until(publisher, "connections_total", 60)
         until = time.monotonic() + 5
         while publisher.statistics().peers and time.monotonic() < until:
             publisher.poll()

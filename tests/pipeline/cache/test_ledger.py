@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from retinad.pipeline.cache.ledger import MOST_RANGES, Layout, Ledger, Move, StepPlan
+from retinad.pipeline.cache.ledger import MOST_RANGES, FramePlan, Layout, Ledger, Move, StepPlan
 from retinad.pipeline.config import RetentionConfig, StreamConfig
 
 P, S = 5, 3
@@ -93,6 +93,16 @@ def frames_by_step(stream: StreamConfig, first: int, total: int) -> list[list[in
     return steps
 
 
+def assert_counted(planned: FramePlan, stream: StreamConfig) -> None:
+    """What is counted in frames is what is seen in places, and no keyframe is left out."""
+    context, kept = planned.context, Layout.of(stream, P, S).kept_tokens
+    places = sum(stop - start for start, stop in planned.visible)
+    assert places == context.frames * P + context.history_frames * kept
+    if planned.number >= stream.scale_frames:
+        remembered = context.frames + context.history_frames + context.forgotten_frames - 1
+        assert remembered == planned.number
+
+
 @pytest.mark.parametrize("short", [False, True], ids=["all scale frames", "fewer scale frames"])
 def test_a_step_sees_what_the_rules_say_and_nothing_twice(short: bool) -> None:
     for stream in streams():
@@ -105,6 +115,7 @@ def test_a_step_sees_what_the_rules_say_and_nothing_twice(short: bool) -> None:
                 keyframe = plan.first or (group[0] - first) % stream.keyframe_interval == 0
                 expected = rules.step(group, keyframe=keyframe)
                 assert planned.keyframe == keyframe
+                assert_counted(planned, stream)
                 assert len(tokens) == len(expected), (stream, frames)
                 assert set(tokens) == expected, (stream, frames)
                 assert len(planned.visible) <= MOST_RANGES or plan.first
