@@ -102,7 +102,7 @@ def _busy(engine: Engine, steps: Iterator[tuple[list[Frame], list[Frame]]], step
     """
     if not engine.description.device.startswith("cuda"):
         return None
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         for _ in range(_PROFILED_STEPS):
             _step(engine, *next(steps))
     spans = [

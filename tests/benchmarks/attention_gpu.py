@@ -127,7 +127,7 @@ def kernels_of(case: Case, backend: Backend) -> list[str]:
     step = Step(states, [1] * case.streams, backend)
     query = torch.randn((case.streams, case.frame_tokens, 16, 64), device="cuda").to(SHAPE.dtype)
     step.attend(0, query)
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         step.attend(0, query)
     return [event.name[:60] for event in seen.events()]
 

@@ -103,7 +103,7 @@ def measure(job: Job, steps: int) -> None:
             took_ms.append((time.perf_counter() - begun) * 1e3)
         del took_ms[:first]
         report(job, engine, took_ms)
-        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
             engine.step(frames(job, (first + steps) * job.run, job.run))
         for event in sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)[:ROWS]:
             print(f"    {event.self_device_time_total / 1e3:8.3f} ms {event.count:5} x {event.key[:80]}", flush=True)
