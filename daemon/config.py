@@ -107,7 +107,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Serv
 
     Raises:
         ConfigError: with everything that is wrong.
-        ModelError: the config is right, but the device that it names is not there.
+        ModelError: the config is right, but the device that it names or needs is not there.
     """
     tables, report = _read_tables(path, environment)
     return _resolve(tables, find_directories(environment), environment, report)
@@ -258,7 +258,7 @@ def _resolve(
         runtime_dir=directories.runtime,
         exit_when_done=service.exit_when_done,
         publish=publish,
-        model=place_model(resolved.model, tables.model),
+        model=place_model(resolved.model, tables.model, report),
         cameras=tuple(cameras),
         secrets=frozenset(secret for camera in cameras for secret in secrets_of(camera.source)),
     )

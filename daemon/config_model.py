@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
+from retinad.pipeline.conflicts import find_conflicts
+from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
 from retinad.pipeline.model.placement import resolve_device, resolve_dtype
 from retinad.pipeline.model.presets import DINO_PATCH_SIZE, DINO_SHAPES, LINGBOT_MAP, PRESETS, TINY, Preset
 
+from .config_errors import ConfigError
 from .config_report import Report
 from .config_resolve import given
 from .config_tables import ModelTable
@@ -60,14 +63,24 @@ def resolve_model(table: ModelTable, report: Report) -> ResolvedModel:
     return ResolvedModel(model, preset.stream)
 
 
-def place_model(model: ModelConfig, table: ModelTable) -> ModelConfig:
+def place_model(model: ModelConfig, table: ModelTable, report: Report) -> ModelConfig:
     """The model on its device and in its number format. Last of all: it takes torch, a second to import.
 
     Raises:
-        ModelError: the configured device is not there.
+        ConfigError: it cannot run there as the config wants it.
+        ModelError: the configured device is not there; or `auto` has found no GPU, and the model cannot run without.
     """
     device = resolve_device(table.device)
-    return replace(model, device=device, dtype=resolve_dtype(table.dtype, device))
+    placed = replace(model, device=device, dtype=resolve_dtype(table.dtype, device))
+    for conflict in find_conflicts(placed):
+        report.add(("model", conflict.key), conflict.reason, conflict.advice)
+    try:
+        report.raise_if_any()
+    except ConfigError as error:
+        if table.device == "auto" and device == "cpu":  # a GPU may be there at the next try
+            raise ModelError(f"no CUDA device is there, which device = 'auto' looks for: {error}") from error
+        raise
+    return placed
 
 
 def _preset_name(table: ModelTable) -> str:

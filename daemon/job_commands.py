@@ -16,6 +16,14 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", "-c", metavar="FILE", help="Of the service; its \\[model] and \\[stream] are used."),
 ]
+_NOWHERE = (
+    ("--device", "device", "cpu"),
+    ("--device", "attention", "auto"),
+    ("--device", "execution", "auto"),
+    ("--device", "memory_dtype", "auto"),
+)
+"""In place of where and how the config's model runs, for a command that runs none."""
+
 Preset = Annotated[str | None, typer.Option(metavar="NAME", help="In place of model.preset.")]
 
 
@@ -132,7 +140,7 @@ def convert(
         raise typer.BadParameter("this is the checkpoint, which would be lost", param_hint="--output")
     with _reported():
         name = preset or (None if config else "lingbot-map")
-        model = _load(config, (("--preset", "preset", name), ("--device", "device", "cpu"))).model
+        model = _load(config, (("--preset", "preset", name), *_NOWHERE)).model
         tokens = tokens_of_a_frame(model)
         done = run_conversion(checkpoint, out, model.network, pattern, half_life_tokens=half_life * tokens, seed=seed)
     typer.echo(f"{out}: global blocks {', '.join(map(str, done.blocks))} are kda; {done.copied} tensors as they were")

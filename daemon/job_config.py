@@ -55,7 +55,7 @@ def load_job_config(
 
     Raises:
         ConfigError: with everything that is wrong in these tables.
-        ModelError: they are right, but the device that they name is not there.
+        ModelError: they are right, but the device that they name or need is not there.
     """
     text = "" if path is None else read_text(path)
     file = path or Path("defaults")
@@ -75,4 +75,4 @@ def load_job_config(
     stream = resolve_stream(given, ("stream",), resolved.stream, report)
     report.raise_if_any()
     assert table is not None, "a refused table is among the problems"
-    return JobConfig(place_model(resolved.model, table), stream)
+    return JobConfig(place_model(resolved.model, table, report), stream)

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from ..config import ModelConfig
-from ..model.devices import torch_dtype
+from ..conflicts import attention_conflicts, kernel_obstacle, refuse
 from .dense import DenseBackend
 from .flashinfer import open_flashinfer
 from .paged import PagedBackend
 from .pool import PoolShape
-from .ranged import RangedBackend, check_ranged, find_obstacle
+from .ranged import RangedBackend, check_device, device_obstacle
 from .step import Backend
 
 
@@ -34,6 +34,7 @@ def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
         ModelError: the backend that the config names cannot run here.
         DeviceError: the device failed.
     """
+    refuse(attention_conflicts(config))
     match config.attention:
         case "dense":
             return Choice("dense", None, DenseBackend())
@@ -43,11 +44,11 @@ def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
             named = open_flashinfer(shape, config.flashinfer_kernels)
             return Choice(f"flashinfer {named.kernels}", None, named)
         case "triton":
-            check_ranged(shape, torch_dtype(config.dtype))
+            check_device(shape.device)
             return Choice("triton", None, RangedBackend())
     if not shape.layers:
         return Choice("dense", "no layer attends to a memory", DenseBackend())
-    obstacle = find_obstacle(shape, torch_dtype(config.dtype))
+    obstacle = kernel_obstacle("triton", config) or device_obstacle(shape.device)
     if obstacle is not None:
         return Choice("dense", obstacle, DenseBackend())
     return Choice("triton", "the fastest", RangedBackend())

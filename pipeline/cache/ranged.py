@@ -1,6 +1,5 @@
 """The Triton backend: what each frame sees as ranges of places, read by one kernel for all frames of a step."""
 
-import importlib.util
 from collections.abc import Sequence
 from functools import cache
 
@@ -12,11 +11,9 @@ from retinad.kernels.attention import attend_ranges
 from ..errors import ModelError
 from .ledger import padded
 from .page_table import Sight
-from .pool import Pool, PoolShape
+from .pool import Pool
 from .step import Attend
 
-HEAD_DIMS = (64, 128)
-DTYPES = (torch.float16, torch.bfloat16)
 CAPABILITY = (8, 0)
 """Of the oldest devices that it runs on: bfloat16 products."""
 
@@ -44,30 +41,18 @@ class RangedBackend:
         return attend
 
 
-def check_ranged(shape: PoolShape, dtype: torch.dtype) -> None:
-    """Check that the kernel can run.
-
-    Args:
-        shape: of the pool that it will read.
-        dtype: of the queries.
+def check_device(device: torch.device) -> None:
+    """Check that the kernel can run on a CUDA device.
 
     Raises:
         ModelError: it cannot; the message says why.
     """
-    if (obstacle := find_obstacle(shape, dtype)) is not None:
+    if (obstacle := device_obstacle(device)) is not None:
         raise ModelError(f"{obstacle}: set attention = 'dense'")
 
 
-def find_obstacle(shape: PoolShape, dtype: torch.dtype) -> str | None:
-    """Why the kernel cannot run, or None if it can; see `check_ranged`."""
-    if shape.device.type != "cuda":
-        return f"triton runs on CUDA, not on {shape.device}"
-    if dtype not in DTYPES:
-        return f"triton attends in float16 or bfloat16, not in {str(dtype).removeprefix('torch.')}"
-    if shape.head_dim not in HEAD_DIMS:
-        return f"triton is used with heads of {HEAD_DIMS} channels, not {shape.head_dim}"
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed (it comes with retinad[gpu])"
-    if torch.cuda.get_device_capability(shape.device) < CAPABILITY:
+def device_obstacle(device: torch.device) -> str | None:
+    """Why the kernel cannot run on a CUDA device, or None if it can."""
+    if torch.cuda.get_device_capability(device) < CAPABILITY:
         return f"triton is used on devices of capability {CAPABILITY[0]}.{CAPABILITY[1]} or newer"
     return None

@@ -195,6 +195,23 @@ def test_check_says_when_the_device_is_not_there(
     assert "cuda:77" in capsys.readouterr().err
 
 
+def test_check_and_run_refuse_alike_what_cannot_run_on_its_device(config: Path) -> None:
+    config.write_text(config.read_text() + '[model]\ndevice = "cpu"\nexecution = "captured"\n')
+    for command in ("check", "run"):
+        result = retinad(command, str(config))
+        assert result.returncode == ExitCode.CONFIG
+        assert "model.execution: execution 'captured' is not possible: it needs attention = 'triton'" in result.stderr
+
+
+def test_a_conversion_takes_the_config_of_a_machine_with_a_gpu(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text('[model]\npreset = "tiny"\ndevice = "cuda:7"\nattention = "triton"\nexecution = "captured"\n')
+    arguments = [f"{config}.pt", "--mixers", "kda", "-o", f"{config}.safetensors", "--config", str(config)]
+    assert run_command(["convert", *arguments]) == ExitCode.UNAVAILABLE
+    assert "config.toml.pt: No such file" in capsys.readouterr().err
+
+
 # cameras
 
 

@@ -155,7 +155,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         dtype = "bfloat16"
         memory_dtype = "float8_e4m3fn"
         attention = "dense"
-        execution = "plain"
+        execution = "fused"
         flashinfer_kernels = "fa2"
         max_batch = 2
         max_streams = 3
@@ -172,7 +172,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         patch_embed = "conv"
         register_tokens = 2
         rope3d = false
-        mixers = ["kda", "attention"]
+        mixers = ["kda"]
         [stream]
         scale_frames = 2
         window = 5
@@ -219,7 +219,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         "MJPG",
         stream,
     )
-    network = NetworkConfig(128, 2, 3, 2.0, 8, "conv", 2, False, ("kda", "attention"))
+    network = NetworkConfig(128, 2, 3, 2.0, 8, "conv", 2, False, ("kda",))
     output = OutputConfig((0, 2), (TokenGroup.POOLED, TokenGroup.SCALE), 2, "float32")
     assert config.cameras == (camera,)
     assert config.model == ModelConfig(
@@ -233,7 +233,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         "bfloat16",
         "float8_e4m3fn",
         "dense",
-        "plain",
+        "fused",
         "fa2",
         output,
         2,
@@ -516,6 +516,26 @@ def test_a_device_that_is_not_there_is_no_fault_of_the_config(load: Load, refuse
         load(text)
     (problem,) = refuse(text + "seed = -1\n")
     assert problem.key == "model.seed"
+
+
+def test_what_cannot_run_on_its_device_is_refused_with_its_place(refuse: Refuse) -> None:
+    text = f'{CAMERA}[model]\nattention = "triton"\nexecution = "captured"\ndevice = "cpu"\n'
+    problems = refuse(text, {"RETINAD_MODEL__MEMORY_DTYPE": "float8_e4m3fn"})
+    assert [(problem.line, problem.key, problem.hint) for problem in problems] == [
+        (None, "RETINAD_MODEL__MEMORY_DTYPE", "set memory_dtype = 'auto'"),
+        (5, "model.attention", "set attention = 'dense'"),
+        (6, "model.execution", "set execution = 'auto'"),
+    ]
+    assert problems[1].message == "triton runs on CUDA, not on cpu"
+
+
+def test_what_needs_the_gpu_that_auto_does_not_find_may_run_at_the_next_try(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd starts the service anew then: the driver may only be late."""
+    monkeypatch.setattr("retinad.daemon.config_model.resolve_device", lambda device: "cpu")
+    with pytest.raises(ModelError, match=r"no CUDA device(.|\n)*config\.toml:5:1: model\.attention"):
+        load(f'{CAMERA}[model]\nattention = "flashinfer"\n')
 
 
 @pytest.mark.parametrize(

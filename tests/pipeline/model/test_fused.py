@@ -40,7 +40,7 @@ def _unused_places_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 def fused_engine(config: ModelConfig) -> Engine:
     """On the CPU, where the kernels' references run, which no config asks for, and nothing is captured."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("retinad.pipeline.choose_execution._obstacle", lambda *_: None)
+        patch.setattr("retinad.pipeline.choose_execution.fusing_obstacle", lambda *_, **__: None)
         patch.setattr("retinad.pipeline.engine.choose_backend", lambda *_: Choice("triton", None, RangedBackend()))
         return Engine(replace(config, execution="fused"))
 

@@ -1,0 +1,91 @@
+"""What is known against a model's settings is said with its key, its reason and a way out, and nothing that can run."""
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+
+from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig
+from retinad.pipeline.conflicts import find_conflicts
+
+ON_CPU = ModelConfig(attention="auto", device="cpu", dtype="float32")
+ON_GPU = replace(ON_CPU, device="cuda:0", dtype="bfloat16")
+DELTA = NetworkConfig(channels=128, heads=2, depth=2, patch_embed="conv", mixers=("kda",))
+EMBEDDING = NetworkConfig(depth=0)
+FIRST = OutputConfig(layers=(0,))
+
+
+@pytest.fixture(autouse=True)
+def _all_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ON_CPU,
+        replace(ON_CPU, attention="dense", execution="plain"),
+        replace(ON_CPU, network=DELTA, output=FIRST, dtype="bfloat16", execution="fused", memory_dtype="float8_e4m3fn"),
+        replace(ON_CPU, network=EMBEDDING, output=FIRST),
+        ON_GPU,
+        replace(ON_GPU, attention="flashinfer"),
+        replace(ON_GPU, attention="triton", execution="captured", memory_dtype="float8_e4m3fn"),
+        replace(ON_GPU, execution="fused"),
+        replace(ON_GPU, dtype="float32"),
+    ],
+)
+def test_nothing_is_said_against_what_can_run(config: ModelConfig) -> None:
+    assert find_conflicts(config) == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (replace(ON_CPU, attention="triton"), "triton runs on CUDA, not on cpu: set attention = 'dense'"),
+        (replace(ON_CPU, attention="flashinfer"), "flashinfer runs on CUDA, not on cpu: set attention = 'dense'"),
+        (
+            replace(ON_CPU, execution="captured"),
+            "execution 'captured' is not possible: it needs attention = 'triton', and triton runs on CUDA, not on cpu: "
+            "set execution = 'auto'",
+        ),
+        (
+            replace(ON_CPU, network=DELTA, output=FIRST, dtype="bfloat16", execution="captured"),
+            "execution 'captured' is not possible: CUDA graphs need a CUDA device, not cpu: set execution = 'auto'",
+        ),
+        (
+            replace(ON_CPU, network=EMBEDDING, output=FIRST, execution="fused"),
+            "execution 'fused' is not possible: a network of depth 0 has nothing to fuse: set execution = 'auto'",
+        ),
+        (
+            replace(ON_GPU, attention="dense", execution="fused"),
+            "execution 'fused' is not possible: it needs attention = 'triton': set execution = 'auto'",
+        ),
+        (
+            replace(ON_GPU, execution="plain", memory_dtype="float8_e4m3fn"),
+            "memory_dtype 'float8_e4m3fn' needs fused execution: it is plain: set memory_dtype = 'auto'",
+        ),
+        (
+            replace(ON_GPU, attention="triton", network=replace(NetworkConfig(), heads=32)),
+            "triton is used with heads of 64 or 128 channels, not 32: set attention = 'dense'",
+        ),
+        (
+            replace(ON_GPU, attention="flashinfer", dtype="float32"),
+            "flashinfer attends in float16 or bfloat16, not in float32: set attention = 'dense'",
+        ),
+    ],
+)
+def test_what_cannot_run_is_said_with_its_reason_and_a_way_out(config: ModelConfig, expected: str) -> None:
+    (conflict,) = find_conflicts(config)
+    assert str(conflict) == expected
+    assert f"set {conflict.key} = " in expected
+
+
+def test_all_that_cannot_run_is_said_at_once() -> None:
+    config = replace(ON_CPU, attention="flashinfer", execution="fused", memory_dtype="float8_e4m3fn")
+    assert [conflict.key for conflict in find_conflicts(config)] == ["attention", "execution", "memory_dtype"]
+
+
+def test_kernels_whose_package_is_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    (conflict,) = find_conflicts(replace(ON_GPU, attention="triton"))
+    assert conflict.reason == "triton is not installed (it comes with retinad[gpu])"
