@@ -27,6 +27,10 @@ _OPENCV = re.compile(rb"\[ ?(?:WARN|ERROR|FATAL):")
 _SET_UP = b"chosen by get_format"
 _CONTAINER = re.compile(rb"Format (\S+) probed with size")
 _CUT_OFF = b"Stream ends prematurely"
+_REQUEST = b" request: "
+_READ = b" Statistics: "
+_MOST_REQUESTS = 8
+"""Of one opening, the first and those that redirections lead to; FFmpeg gives up, in silence, after one more."""
 
 
 class FFmpegLog:
@@ -39,12 +43,16 @@ class FFmpegLog:
         set_ups: how often decoders were set up, as of the last `catch_up`.
         container: FFmpeg's name of the container format, as it found out itself, or an empty string.
         cut_off: whether an HTTP server closed the connection before all that it had announced was sent.
+        requests: HTTP requests that were sent.
+        read: whether FFmpeg has read what one of them was answered with, and closed it.
     """
 
     def __init__(self) -> None:
         self.set_ups = 0
         self.container = ""
         self.cut_off = False
+        self.requests = 0
+        self.read = False
         self._lock = threading.Lock()
         self._partial = b""
         self._passing = True
@@ -60,6 +68,15 @@ class FFmpegLog:
         self._stderr, sys.stderr = sys.stderr, os.fdopen(self._kept[1][1], "w", buffering=1, closefd=False)
         self._thread = threading.Thread(target=self._pass_on, name="ffmpeg log", daemon=True)
         self._thread.start()
+
+    @property
+    def login_unknown(self) -> bool:
+        """Whether an HTTP source that could not be opened, for which FFmpeg gave no reason, answered 401.
+
+        FFmpeg names the number of every other error, and of 401 where it knows the login that is asked for: Basic or
+        Digest. Where an answer names another or none, the connection just ends (seen with libavformat 62.12).
+        """
+        return 0 < self.requests <= _MOST_REQUESTS and not self.read
 
     def catch_up(self) -> None:
         """Take in all that was printed until now."""
@@ -117,6 +134,10 @@ class FFmpegLog:
             self.set_ups += 1
         elif _CUT_OFF in message:
             self.cut_off = True
+        elif message.startswith(_REQUEST):
+            self.requests += 1
+        elif message.startswith(_READ):
+            self.read = True
         elif not self.container and (found := _CONTAINER.search(message)):
             self.container = found[1].decode(errors="replace")
 

@@ -12,12 +12,13 @@ from . import opencv
 from .ffmpeg_log import FFmpegLog
 from .messages import SourceInfo
 from .opencv import Backend, Property, Stream
-from .reader import Grabbed, UnreadablePicture
+from .reader import Grabbed, RefusedError, UnreadablePicture
 from .redact import redact_url
 from .slots import Pixels
 
 _ATTEMPTS = 1000
 """Damaged frames in a row that are gone past: OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
+_LOGIN_UNKNOWN = "it asks for a login (401) in no way that FFmpeg knows, which are Basic and Digest"
 _MOST_FPS = 1000.0
 _MOST_FRAMES = 10**9
 
@@ -48,7 +49,13 @@ def _open(
 ) -> "VideoReader":
     with ExitStack() as opened:
         log = opened.enter_context(closing(FFmpegLog()))
-        stream = Stream(source, Backend.FFMPEG, _settings(config), name, fault, guess)
+        try:
+            stream = Stream(source, Backend.FFMPEG, _settings(config), name, fault, guess)
+        except RefusedError as refusal:
+            log.catch_up()
+            if log.login_unknown:
+                raise RefusedError(SourceFault.AUTH, str(refusal), _LOGIN_UNKNOWN) from refusal
+            raise
         log.catch_up()
         ends = not network or (config.mode is CaptureMode.LOSSLESS and _is_file(source, log.container))
         reader = VideoReader(stream, log, name, ends=ends, timeout_s=config.stall_timeout_s)

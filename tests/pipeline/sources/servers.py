@@ -96,10 +96,12 @@ def rtsp_status(status: str) -> Handler:
     return handler
 
 
-def http_status(status: str) -> Handler:
+def http_status(status: str, login: str = 'Basic realm="camera"') -> Handler:
+    """An answer without content; with 401 it asks for this login, or for none that it names."""
+
     def handler(server: FakeServer, peer: socket.socket) -> None:
         server.hear(peer)
-        extra = 'WWW-Authenticate: Basic realm="camera"\r\n' if status.startswith("401") else ""
+        extra = f"WWW-Authenticate: {login}\r\n" if status.startswith("401") and login else ""
         peer.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n{extra}\r\n".encode())
 
     return handler

@@ -26,10 +26,13 @@ Serve = Callable[[Handler], FakeServer]
     ("scheme", "handler", "fault"),
     [
         ("rtsp", rtsp_status("401 Unauthorized"), SourceFault.AUTH),
+        ("rtsp", rtsp_status("401 Non autorisé"), SourceFault.AUTH),
         ("rtsp", rtsp_status("403 Forbidden"), SourceFault.AUTH),
         ("rtsp", rtsp_status("404 Not Found"), SourceFault.NOT_FOUND),
         ("rtsp", rtsp_status("453 Not Enough Bandwidth"), SourceFault.REFUSED),
         ("http", http_status("401 Unauthorized"), SourceFault.AUTH),
+        ("http", http_status("401 未授权", login="Negotiate"), SourceFault.AUTH),
+        ("http", http_status("401 \x85\ufffd", login=""), SourceFault.AUTH),
         ("http", http_status("404 Not Found"), SourceFault.NOT_FOUND),
         ("http", http_status("503 Busy"), SourceFault.REFUSED),
         ("rtsp", garbage, SourceFault.CLOSED),

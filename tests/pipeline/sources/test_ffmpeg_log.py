@@ -59,6 +59,15 @@ def test_what_only_the_log_tells_is_noted(heard: Heard) -> None:
     assert heard("[OPENCV:FFMPEG:16] Stream ends prematurely at 1, should be 2\n")[0].cut_off
 
 
+def test_a_request_after_which_nothing_is_read_or_said_was_answered_with_401(heard: Heard) -> None:
+    request, read = "[OPENCV:FFMPEG:48] request: GET /x HTTP/1.1\r\n\r\n", "[OPENCV:FFMPEG:40] Statistics: 3\n"
+    assert heard(request)[0].login_unknown
+    assert heard(request, request)[0].login_unknown, "a redirection may lead there"
+    assert not heard(request * 9)[0].login_unknown, "redirections that go round"
+    assert not heard(request, read)[0].login_unknown
+    assert not heard("[OPENCV:FFMPEG:48] OPTIONS\n")[0].login_unknown
+
+
 def test_what_python_prints_goes_past_it_and_output_is_given_back(capfd: pytest.CaptureFixture[str]) -> None:
     before = os.listdir("/proc/self/fd")
     log = FFmpegLog()
