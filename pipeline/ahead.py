@@ -13,8 +13,9 @@ SPARE_SHARE = 0.05
 SPARE_FITTINGS = 1.5
 """How long the fitting may take, in times of the last one."""
 
-LOOKS = 16
-"""Times that a run is asked whether it is over, until it is expected to be: one that is shorter is noticed then."""
+NAP_S = 0.001
+"""Time between looks at whether a run is over, until it is expected to be. How long the last one took is no guide:
+pictures of other sizes take other times, and that one may have been held up."""
 
 
 class Ahead:
@@ -41,7 +42,7 @@ class Ahead:
             launched_s = time.monotonic()
             look_s = launched_s + (1 - SPARE_SHARE) * expected_s - SPARE_FITTINGS * self._fitting_s
             while running() and (left_s := look_s - time.monotonic()) > 0:
-                time.sleep(min(left_s, expected_s / LOOKS))
+                time.sleep(min(left_s, NAP_S))
             if running():
                 self._fit(engine)
 

@@ -4,6 +4,7 @@ import contextlib
 import random
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 
 import anyio
@@ -79,13 +80,19 @@ async def test_a_fast_camera_neither_starves_the_others_nor_enlarges_a_step(max_
 
 
 class BlockEngine:
-    """Keeps each camera's frames until there are three, as a stream's first block; says of each what it was for."""
+    """Keeps each camera's frames until there are three, as a stream's first block; says of each what it was for.
+
+    What it gives comes in two parts, of which the second need not be the last of a forward.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[FrameStamp]] = {}
 
-    def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Part]:
-        return [Part(list(self.step(frames)), last=True)]
+    def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> Iterator[Part]:
+        given = list(self.step(frames))
+        cut = random.randint(0, len(given))
+        yield Part(list(given[:cut]))
+        yield Part(list(given[cut:]), last=random.random() < 0.5)
 
     def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
         time.sleep(random.random() / 1000)
@@ -212,6 +219,53 @@ async def test_while_a_step_runs_the_frames_of_the_next_are_fitted_in_the_same_t
     assert engine.fitted == [[2, 3]]
     assert len(threads) == 1
     assert threading.get_ident() not in threads
+
+
+async def test_a_frame_that_was_looked_at_and_then_dropped_is_let_go_at_once() -> None:
+    """Its pixels are a slot of the capture process, which has few."""
+    look, looked, leave = threading.Event(), threading.Event(), threading.Event()
+    kept: list[weakref.ref[np.ndarray]] = []
+
+    class Looking(CountingEngine):
+        def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Part]:
+            assert callable(meanwhile)
+            look.wait(5)
+            meanwhile(lambda: True)
+            looked.set()
+            leave.wait(5)
+            return super().step_in_parts(frames)
+
+        def prepare(self, frames: Sequence[Frame]) -> None:
+            assert [frame.stamp.source_seq for frame in frames] == [1]
+
+    @contextlib.contextmanager
+    def make() -> Iterator[CountingEngine]:
+        yield Looking()
+
+    async def put(number: int) -> None:
+        pixels = np.zeros((1, 1, 3), np.uint8)
+        kept.append(weakref.ref(pixels))
+        await queue.put(Frame(FrameStamp("a", 0, number, 0, 0, None, (1, 1)), pixels))
+
+    queues = FrameQueues()
+    queue = queues.open("a", CaptureMode.LIVE, 1)
+    await put(0)
+    worker = Worker(make)
+    async with worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(pump, queues, worker, Delivery(queues, NoSink()), 1)
+        with anyio.fail_after(5):
+            await queue.emptied()
+            await put(1)
+            look.set()
+            await anyio.to_thread.run_sync(looked.wait)
+        await put(2)
+        assert [pixels() is None for pixels in kept] == [False, True, False]
+        leave.set()
+        with anyio.fail_after(5):
+            await queue.settled()
+        tasks.cancel_scope.cancel()
+    assert [pixels() is None for pixels in kept] == [True, True, True]
+    assert (queue.counters.dropped, queue.counters.failed) == (1, 2)
 
 
 async def test_records_of_a_forward_leave_before_the_next_one_of_the_step_runs() -> None:

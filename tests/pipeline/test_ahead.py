@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from retinad.pipeline import ahead
-from retinad.pipeline.ahead import LOOKS, SPARE_FITTINGS, SPARE_SHARE, Ahead
+from retinad.pipeline.ahead import NAP_S, SPARE_FITTINGS, SPARE_SHARE, Ahead
 from retinad.pipeline.config import ResizeMode
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.frames import Frame
@@ -191,14 +191,14 @@ def test_it_looks_shortly_before_the_end_and_holds_no_step_up(monkeypatch: pytes
     steps = Ahead(lambda: waiting)
 
     def step(run_s: float, frames: int = 1) -> float | None:
-        """After what part of the run it looked; None where it did not, and was late by a look at most."""
+        """After what part of the run it looked; None where it did not, and was late by a nap at most."""
         engine.run_s, count = run_s, len(engine.prepared_s)
         assert list(steps.step(engine, [frame("a", number) for number in range(frames)])) == [Part([], last=True)]  # type: ignore[arg-type]
         late_s = clock.now_s - engine.launched_s - run_s
         if len(engine.prepared_s) > count:
             assert late_s == pytest.approx(0.0)
             return engine.prepared_s[-1]
-        assert 0 <= late_s <= 0.2 / LOOKS
+        assert 0 <= late_s <= NAP_S + 1e-9
         return None
 
     def expected(run_s: float) -> float:
@@ -209,7 +209,9 @@ def test_it_looks_shortly_before_the_end_and_holds_no_step_up(monkeypatch: pytes
     assert step(0.2) == pytest.approx(expected(0.1))
     assert step(0.1, frames=3) == 0.0, "of other steps nothing is known"
     assert step(0.1) is None, "shorter than the last one"
-    assert step(0.1) == pytest.approx(expected(0.1), abs=0.2 / LOOKS)
+    assert step(0.1) == pytest.approx(expected(0.1), abs=NAP_S)
+    assert step(60.0) is not None
+    assert step(0.005) is None, "the last one was held up: this one is not"
 
 
 def test_where_nothing_waits_nothing_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
