@@ -23,7 +23,7 @@ def pool_shape(config: ModelConfig) -> PoolShape:
     """
     network, dtype, device = config.network, torch_dtype(config.dtype), torch.device(config.device)
     delta = streaming_config(network.channels, network.heads)
-    states = StateShape(config.delta_layers, delta, dtype, device) if config.delta_layers else None
+    states = StateShape(config.delta_layers, delta, dtype, device)
     tokens_dtype = dtype if config.memory_dtype == "auto" else torch.float8_e4m3fn
     return PoolShape(config.attention_layers, network.heads, delta.head_dim, tokens_dtype, device, states)
 

@@ -244,7 +244,7 @@ def _named(state: StreamState) -> list[tuple[str, Tensor]]:
     named = [
         (_tokens(index, number), part) for index in range(shape.layers) for number, part in enumerate(state.kept(index))
     ]
-    for index in range(shape.states.layers if shape.states else 0):
+    for index in range(shape.states.layers):
         named += [(_state(index, number), part) for number, part in enumerate(state.states(index))]
     return named
 
@@ -254,10 +254,9 @@ def _expected(shape: PoolShape, ledger: Ledger) -> Iterator[tuple[str, torch.dty
     for index in range(shape.layers):
         for number, (start, stop) in enumerate(ledger.kept):
             yield _tokens(index, number), shape.dtype, (2, stop - start, shape.heads, shape.head_dim)
-    if shape.states is not None:
-        for number, tensor in enumerate(new_state(shape.states.config, 1, shape.states.dtype, META).tensors):
-            for index in range(shape.states.layers):
-                yield _state(index, number), tensor.dtype, tuple(tensor.shape[1:])
+    for number, tensor in enumerate(new_state(shape.states.config, 1, shape.states.dtype, META).tensors):
+        for index in range(shape.states.layers):
+            yield _state(index, number), tensor.dtype, tuple(tensor.shape[1:])
 
 
 def _tokens(index: int, part: int) -> str:

@@ -15,7 +15,7 @@ from ..errors import AdmissionError
 from ..model.devices import is_device_failure
 from .ledger import Layout
 from .pages import Span, Spans
-from .state_pool import StatePool, StateShape
+from .state_pool import NO_STATES, StatePool, StateShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class PoolShape:
         layers: L, attention layers that keep keys and values.
         heads, head_dim: H and D, of keys and values.
         dtype, device: of the storage.
-        states: what layers keep that remember in a state of constant size; None if there are no such layers.
+        states: what layers keep that remember in a state of constant size.
     """
 
     layers: int
@@ -34,12 +34,12 @@ class PoolShape:
     head_dim: int
     dtype: torch.dtype
     device: torch.device
-    states: StateShape | None = None
+    states: StateShape = NO_STATES
 
     @property
     def stream_bytes(self) -> int:
         """Bytes of a stream apart from its tokens."""
-        return 0 if self.states is None else self.states.stream_bytes
+        return self.states.stream_bytes
 
     def bytes_of(self, layout: Layout) -> int:
         """Bytes of a stream with this layout."""
@@ -57,7 +57,8 @@ class PoolShape:
             f"tokens of history, each {_layers(self.layers, '')} x 2 x {self.heads} heads x {self.head_dim} x "
             f"{self.dtype.itemsize} bytes"
         )
-        states = f", and {gib(self.stream_bytes)} for {_layers(self.states.layers, 'kda ')}" if self.states else ""
+        count = self.states.layers
+        states = f", and {gib(self.stream_bytes)} for {_layers(count, 'kda ')}" if count else ""
         return f"{gib(self.bytes_of(layout))} for {tokens}{states}"
 
 
@@ -78,6 +79,10 @@ def gib(count: int) -> str:
 class Pool:
     """Owns the buffers. Streams are numbered; the numbers are never used again.
 
+    Attributes:
+        shape: what a token and a stream take.
+        states: what `kda` layers keep.
+
     Args:
         shape: what a token takes.
         limit_bytes: bytes of all buffers at most; None for as many as the device has.
@@ -88,7 +93,7 @@ class Pool:
         self._limit_bytes = limit_bytes
         self._spans = Spans()
         self._buffers = [self._empty(0) for _ in range(shape.layers)]
-        self._states = None if shape.states is None else StatePool(shape.states)
+        self.states = StatePool(shape.states)
         self._rows: dict[int, int] = {}
         self._next_owner = 0
         self._replaced = 0
@@ -96,23 +101,12 @@ class Pool:
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        return self._spans.capacity * self.shape.token_bytes + (0 if self._states is None else self._states.nbytes)
+        return self._spans.capacity * self.shape.token_bytes + self.states.nbytes
 
     @property
     def version(self) -> int:
         """Rises whenever a buffer is replaced by another, so that addresses change."""
-        return self._replaced + (0 if self._states is None else self._states.version)
-
-    @property
-    def states(self) -> StatePool:
-        """What `kda` layers keep.
-
-        Raises:
-            LookupError: there are no such layers.
-        """
-        if self._states is None:
-            raise LookupError("this pool has no states of constant size")
-        return self._states
+        return self._replaced + self.states.version
 
     def row(self, owner: int) -> int:
         """A stream's row in `states`.
@@ -168,8 +162,7 @@ class Pool:
             RuntimeError, MemoryError: the device has no room. Nothing has changed.
         """
         owner = self._next_owner
-        if self._states is not None:
-            self._rows[owner] = self._states.allocate()
+        self._rows[owner] = self.states.allocate()
         try:
             if self._spans.can_allocate(page_tokens, pages):
                 self._spans = self._spans.allocate(owner, page_tokens, pages)
@@ -211,8 +204,8 @@ class Pool:
             raise ValueError(f"buffers have {sorted(sizes)} places, the books {self._spans.capacity}")
 
     def _free_row(self, owner: int) -> None:
-        if self._states is not None and owner in self._rows:
-            self._states.free(self._rows.pop(owner))
+        if owner in self._rows:
+            self.states.free(self._rows.pop(owner))
 
     def _empty(self, tokens: int) -> Tensor:
         shape = self.shape
@@ -225,8 +218,7 @@ class Pool:
             return None
         fits = self._spans.can_allocate(page_tokens, pages)
         spans = self._spans if fits else self._spans.packed(self._next_owner, page_tokens, pages)
-        needed = spans.capacity * self.shape.token_bytes
-        needed += 0 if self._states is None else self._states.nbytes_with_another
+        needed = spans.capacity * self.shape.token_bytes + self.states.nbytes_with_another
         return None if needed <= self._limit_bytes else self._no_room(layout)
 
     def _no_room(self, layout: Layout) -> str:

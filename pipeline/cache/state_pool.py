@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..model.delta_attention import DeltaAttentionConfig, DeltaAttentionState
+from ..model.delta_attention import DeltaAttentionConfig, DeltaAttentionState, streaming_config
 from ..model.delta_attention import new_state as zeros
 
 
@@ -31,11 +31,15 @@ class StateShape:
         return self.layers * self.config.state_bytes(self.dtype)
 
 
+NO_STATES = StateShape(0, streaming_config(1, 1), torch.float32, torch.device("cpu"))
+"""Where no `kda` block runs."""
+
+
 class StatePool:
-    """Owns the rows. It grows by doubling, and goes with the last stream.
+    """Owns the rows. It grows by doubling, and goes with the last stream. Rows of no layers take nothing.
 
     Attributes:
-        version: rises whenever the rows are replaced by others, so that addresses change.
+        version: rises whenever a layer's rows are replaced by others, so that addresses change.
 
     Args:
         shape: what a stream takes.
@@ -75,7 +79,7 @@ class StatePool:
                 for to, source in zip(new.tensors, old.tensors, strict=True):
                     to[: self._capacity] = source
             self._layers, self._capacity = grown, capacity
-            self.version += 1
+            self.version += self.shape.layers
         row = next(row for row in range(self._capacity) if row not in self._held)
         self._held.add(row)
         return row
@@ -86,7 +90,7 @@ class StatePool:
         if not self._held and self._capacity:
             self._capacity = 0
             self._layers = self._zeros(0)
-            self.version += 1
+            self.version += self.shape.layers
 
     def read(self, index: int, row: int) -> tuple[Tensor, ...]:
         """What a layer keeps of one stream, views: `recurrent` [HV, K, V] float32, then `convolution` [3, D]."""

@@ -173,7 +173,7 @@ class Step:
 
     def _table_rows(self, part: _Part) -> list[TableRow]:
         scale_frames = part.plan.after.layout.scale_frames
-        row = self._row(part) if self._pool.shape.states is not None else 0
+        row = self._row(part)
         return [
             TableRow(
                 time=frame.number,
