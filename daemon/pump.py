@@ -8,7 +8,7 @@ from retinad.pipeline.ahead import Ahead
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.frame_queue import FrameQueues
-from retinad.pipeline.frames import Frame, Outcome
+from retinad.pipeline.frames import Features, Frame, Outcome
 from retinad.pipeline.worker import Worker
 
 
@@ -46,15 +46,17 @@ async def flush(camera: str, worker: Worker[Engine], delivery: Delivery) -> None
 def _step(
     ahead: Ahead, frames: list[Frame], hand_over: Callable[[list[Outcome], int], None], engine: Engine
 ) -> tuple[list[Outcome], int]:
-    """Hand over all parts of a step but that of its last forward, which is returned."""
-    last = list[Outcome](), time.monotonic_ns()
+    """Hand over what each forward of a step gave, but for the last one, whose outcomes are returned.
+
+    The event loop is waited for, and the device with it: so not for failures alone.
+    """
+    outcomes, done_ns = list[Outcome](), time.monotonic_ns()
     for part in ahead.step(engine, frames):
-        done = part.outcomes, time.monotonic_ns()
-        if part.last:
-            last = done
-        else:
-            hand_over(*done)
-    return last
+        outcomes, done_ns = outcomes + part.outcomes, time.monotonic_ns()
+        if not part.last and any(isinstance(outcome, Features) for outcome in outcomes):
+            hand_over(outcomes, done_ns)
+            outcomes = []
+    return outcomes, done_ns
 
 
 def _flush(camera: str, engine: Engine) -> tuple[list[Outcome], int]:

@@ -15,7 +15,7 @@ from retinad.daemon.pump import flush, pump
 from retinad.pipeline.config import CaptureMode
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
-from retinad.pipeline.frames import Frame, FrameFailure, FrameStamp
+from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Outcome
 from retinad.pipeline.runner import Part
 from retinad.pipeline.worker import Worker
 
@@ -28,6 +28,20 @@ class NoSink:
 
     def publish_features(self, *arguments: object, **named: object) -> None:
         raise AssertionError("there are no features")
+
+
+class Told:
+    """Keeps the numbers of the frames whose features it gets, by camera."""
+
+    def __init__(self) -> None:
+        self.seqs: dict[str, list[int]] = {}
+
+    def publish_features(self, features: Features, **named: object) -> None:
+        self.seqs.setdefault(features.stamp.camera, []).append(features.stamp.source_seq)
+
+
+def record(stamp: FrameStamp) -> Features:
+    return Features(stamp, 0, 0, True, frozenset(), (1, 1), (1, 1), ((1, 0, 0), (0, 1, 0)), ())
 
 
 class CountingEngine:
@@ -80,7 +94,7 @@ async def test_a_fast_camera_neither_starves_the_others_nor_enlarges_a_step(max_
 
 
 class BlockEngine:
-    """Keeps each camera's frames until there are three, as a stream's first block; says of each what it was for.
+    """Keeps each camera's frames until there are three, as a stream's first block.
 
     What it gives comes in two parts, of which the second need not be the last of a forward.
     """
@@ -94,9 +108,9 @@ class BlockEngine:
         yield Part(list(given[:cut]))
         yield Part(list(given[cut:]), last=random.random() < 0.5)
 
-    def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
+    def step(self, frames: Sequence[Frame]) -> list[Features]:
         time.sleep(random.random() / 1000)
-        given: list[FrameFailure] = []
+        given: list[Features] = []
         for frame in frames:
             waiting = self._waiting.setdefault(frame.stamp.camera, [])
             waiting.append(frame.stamp)
@@ -104,22 +118,19 @@ class BlockEngine:
                 given += self.flush(frame.stamp.camera)
         return given
 
-    def flush(self, camera: str) -> list[FrameFailure]:
-        return [FrameFailure(stamp, "") for stamp in self._waiting.pop(camera, [])]
+    def flush(self, camera: str) -> list[Features]:
+        return [record(stamp) for stamp in self._waiting.pop(camera, [])]
 
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_what_a_drained_camera_gets_at_last_comes_after_the_step_that_was_under_way(seed: int) -> None:
     """The records of a step are published when the next one has begun; those of a flush behind it, later."""
     random.seed(seed)
-    engine, told = BlockEngine(), dict[str, list[int]]()
+    engine, told = BlockEngine(), Told()
 
     @contextlib.contextmanager
     def make() -> Iterator[BlockEngine]:
         yield engine
-
-    def tell(failure: FrameFailure) -> None:
-        told.setdefault(failure.stamp.camera, []).append(failure.stamp.source_seq)
 
     async def live(camera: str, frames: int) -> None:
         queue = queues.open(camera, CaptureMode.LOSSLESS, 2, run=random.randint(1, 3))
@@ -128,11 +139,11 @@ async def test_what_a_drained_camera_gets_at_last_comes_after_the_step_that_was_
         await flush(camera, worker, delivery)  # type: ignore[arg-type]
         with anyio.fail_after(5):
             await queue.settled()
-        assert queue.counters.failed == frames
+        assert queue.counters.published == frames
         queues.close(camera)
 
     queues = FrameQueues()
-    delivery, worker = Delivery(queues, NoSink(), tell), Worker(make)
+    delivery, worker = Delivery(queues, told), Worker(make)
     async with worker, anyio.create_task_group() as tasks:
         tasks.start_soon(pump, queues, worker, delivery, 4)
         async with anyio.create_task_group() as cameras:
@@ -140,7 +151,7 @@ async def test_what_a_drained_camera_gets_at_last_comes_after_the_step_that_was_
                 cameras.start_soon(live, f"c{number}", 10 * number + number % 3 + 1)
                 await anyio.sleep(random.random() / 100)
         tasks.cancel_scope.cancel()
-    assert told == {f"c{number}": list(range(10 * number + number % 3 + 1)) for number in range(6)}
+    assert told.seqs == {f"c{number}": list(range(10 * number + number % 3 + 1)) for number in range(6)}
 
 
 async def test_a_camera_that_is_gone_or_back_gets_nothing_of_a_step_that_outlasted_it() -> None:
@@ -268,31 +279,37 @@ async def test_a_frame_that_was_looked_at_and_then_dropped_is_let_go_at_once() -
     assert (queue.counters.dropped, queue.counters.failed) == (1, 2)
 
 
-async def test_records_of_a_forward_leave_before_the_next_one_of_the_step_runs() -> None:
+async def test_records_of_a_forward_leave_before_the_next_one_of_the_step_runs_and_failures_with_records() -> None:
     order: list[str] = []
 
+    class Ordered(Told):
+        def publish_features(self, features: Features, **named: object) -> None:
+            order.append(f"told {features.stamp.source_seq}")
+
     def tell(failure: FrameFailure) -> None:
-        order.append(f"told {failure.stamp.source_seq}")
+        order.append(f"failed {failure.stamp.source_seq}")
 
     class InParts(CountingEngine):
         def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> Iterator[Part]:  # type: ignore[override]
             for frame in frames:
-                order.append(f"ran {frame.stamp.source_seq}")
-                yield Part([FrameFailure(frame.stamp, "")], last=frame is frames[-1])
+                number = frame.stamp.source_seq
+                order.append(f"ran {number}")
+                outcome: Outcome = FrameFailure(frame.stamp, "") if number == 1 else record(frame.stamp)
+                yield Part([outcome], last=number == 3)
 
     @contextlib.contextmanager
     def make() -> Iterator[CountingEngine]:
         yield InParts()
 
     queues = FrameQueues()
-    queue = queues.open("a", CaptureMode.LOSSLESS, 3, run=3)
-    for number in range(3):
+    queue = queues.open("a", CaptureMode.LOSSLESS, 4, run=4)
+    for number in range(4):
         stamp = FrameStamp("a", 0, number, 0, 0, None, (1, 1))
         await queue.put(Frame(stamp, np.zeros((1, 1, 3), np.uint8)))
     worker = Worker(make)
     async with worker, anyio.create_task_group() as tasks:
-        tasks.start_soon(pump, queues, worker, Delivery(queues, NoSink(), tell), 3)
+        tasks.start_soon(pump, queues, worker, Delivery(queues, Ordered(), tell), 4)
         with anyio.fail_after(5):
             await queue.settled()
         tasks.cancel_scope.cancel()
-    assert order == ["ran 0", "told 0", "ran 1", "told 1", "ran 2", "told 2"]
+    assert order == ["ran 0", "told 0", "ran 1", "ran 2", "failed 1", "told 2", "ran 3", "told 3"]
