@@ -100,7 +100,7 @@ class GatheredLayer:
             return cls(numbers, None)
         # External: recorded at each replay of a graph, for streams outside of it.
         written = torch.cuda.Event(external=True)  # type: ignore[no-untyped-call]
-        written.record()
+        written.record(torch.cuda.current_stream(numbers.device))
         return cls(numbers, written)
 
 
