@@ -51,6 +51,35 @@ async def test_an_error_of_a_call_reaches_its_caller_only() -> None:
         assert await worker.run(lambda resource: resource.note(7)) == 7
 
 
+async def test_a_call_may_ask_the_event_loop_and_gets_its_answers_and_errors() -> None:
+    async with Worker(lambda: contextlib.nullcontext(Resource())) as worker:
+        assert await worker.run(lambda resource: worker.on_loop(threading.get_ident)) == threading.get_ident()
+        with pytest.raises(ZeroDivisionError):
+            await worker.run(lambda resource: worker.on_loop(lambda: 1 // 0))
+
+
+def test_a_call_that_outlasts_the_event_loop_cannot_ask_it_and_its_thread_ends() -> None:
+    release, refused = threading.Event(), threading.Event()
+
+    def outlast(worker: Worker[Resource]) -> None:
+        release.wait(10)
+        try:
+            worker.on_loop(pytest.fail)
+        except RuntimeError:
+            refused.set()
+
+    async def main() -> threading.Thread:
+        async with Worker(lambda: contextlib.nullcontext(Resource()), close_timeout_s=0) as worker:
+            worker.start(lambda resource: outlast(worker))
+            return worker._thread
+
+    thread = anyio.run(main)
+    release.set()
+    thread.join(5)
+    assert refused.is_set()
+    assert not thread.is_alive()
+
+
 async def test_an_error_while_making_the_resource_is_raised_on_entry() -> None:
     def make() -> contextlib.nullcontext[Resource]:
         raise OSError("no device")
