@@ -1,6 +1,5 @@
 """What `retinad bench` will do, worked out from the config and the command line before anything runs."""
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,22 +14,6 @@ LIVE_FPS = 30.0
 
 MARGIN = 0.8
 """Share of what the engine can do that the cameras of the whole path ask of it, where that is less than `LIVE_FPS`."""
-
-_SMALLEST, _LARGEST = 8, 8192
-"""Of the sides of a synthetic picture."""
-
-
-def parse_size(text: str) -> Size:
-    """`1920x1080` as a width and a height.
-
-    Raises:
-        ValueError: it is no such text, or a side is too short or too long.
-    """
-    numbers = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text, re.ASCII)
-    size = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
-    if not all(_SMALLEST <= side <= _LARGEST for side in size):
-        raise ValueError(f"expected a size such as 1920x1080, with sides of {_SMALLEST} to {_LARGEST}, got {text!r}")
-    return size
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,10 +141,11 @@ def check(
     for line in missing_paths(loaded.cameras):
         typer.echo(f"note: {line}", err=True)
     if memory:
-        from .memory_report import memory_report, parse_size
+        from .memory_report import memory_report
+        from .picture_size import ANY, parse_size
 
         try:
-            typer.echo(memory_report(loaded, parse_size(source_size) if source_size else None))
+            typer.echo(memory_report(loaded, parse_size(source_size, ANY) if source_size else None))
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--source-size") from error
     else:
@@ -238,10 +239,11 @@ def bench(
     """Measure the model alone, and the way from a synthetic camera to a subscriber."""
     keep_kernels_of(context)
     from .bench import bench as run
-    from .bench_plan import BenchPlan, parse_size
+    from .bench_plan import BenchPlan
+    from .picture_size import SYNTHETIC, parse_size
 
     try:
-        pictures = parse_size(size)
+        pictures = parse_size(size, SYNTHETIC)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--size") from error
     default = importlib.resources.files("retinad.daemon").joinpath("config.toml")

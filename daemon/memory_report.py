@@ -4,8 +4,6 @@ The sums are the pool's own: a camera that `max_streams` lets in takes exactly t
 size.
 """
 
-import re
-
 from retinad.pipeline.admission import pool_shape
 from retinad.pipeline.cache.pool import gib
 from retinad.pipeline.config import CameraConfig, ModelConfig, ResizeMode
@@ -56,18 +54,6 @@ def memory_report(config: ServiceConfig, size: Size | None) -> str:
 def tokens_of_a_frame(model: ModelConfig, size: Size = USUAL_SIZE, resize: ResizeMode = ResizeMode.CROP) -> int:
     """P of pictures of this size."""
     return _tokens(model, fit(size, resize, model.image_width, model.network.patch_size)).tokens
-
-
-def parse_size(text: str) -> Size:
-    """Width and height from `WIDTHxHEIGHT`.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    match = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", text)
-    if match is None:
-        raise ValueError(f"expected WIDTHxHEIGHT, such as 1920x1080, got {text!r}")
-    return int(match[1]), int(match[2])
 
 
 def _camera(model: ModelConfig, camera: CameraConfig, known: Size | None) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from retinad.daemon.bench_engine import covered, measure_engine
 from retinad.daemon.bench_listen import Heard, Noticed
 from retinad.daemon.bench_path import summarize
-from retinad.daemon.bench_plan import BenchPlan, parse_size
+from retinad.daemon.bench_plan import BenchPlan
 from retinad.daemon.bench_report import BenchError, BenchReport, read_report, write_report
 from retinad.daemon.bench_table import differences, print_comparison
 from retinad.daemon.cli import run_command
@@ -194,13 +194,6 @@ def test_cameras_ask_for_what_a_live_one_gives_or_the_model_can_take(plan: Bench
     assert plan.rate(0.001) == 30.0
     assert plan.rate(0.1) == pytest.approx(8.0)
     assert replace(plan, fps=5.0).rate(0.1) == 5.0
-
-
-@pytest.mark.parametrize("text", ["", "640", "640x", "0640x480 ", "7x480", "640x9000", "-640x480"])
-def test_a_size_is_two_numbers_in_range(text: str) -> None:
-    assert parse_size("640x480") == (640, 480)
-    with pytest.raises(ValueError, match="expected a size such as 1920x1080"):
-        parse_size(text)
 
 
 def test_what_the_command_line_gets_wrong_has_its_code(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
