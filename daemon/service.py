@@ -201,12 +201,12 @@ class _Service:
             self._notifier.reloading()
             config = await self._read_config()
             if config is not None:
-                await self._take_new_config(config, cameras, publisher)
+                await self._take_new_config(config, cameras)
             publisher.count_reload(taken=config is not None)
             self._notifier.ready()
             await anyio.sleep(_RELOAD_PAUSE_S)
 
-    async def _take_new_config(self, config: ServiceConfig, cameras: Cameras, publisher: Publisher) -> None:
+    async def _take_new_config(self, config: ServiceConfig, cameras: Cameras) -> None:
         fixed = replace(
             config,
             publish=self._config.publish,

@@ -7,6 +7,9 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+Pixels = npt.NDArray[np.uint8]
+"""A picture [height, width, 3], BGR (OpenCV's order)."""
+
 Size = tuple[int, int]
 """Width and height in pixels, in this order."""
 
@@ -78,7 +81,7 @@ class Frame:
     """
 
     stamp: FrameStamp
-    pixels: npt.NDArray[np.uint8]
+    pixels: Pixels
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,8 +12,8 @@ from torch import Tensor
 from retinad.kernels.block.pictures import PictureTables, picture_tables
 from retinad.kernels.block.pictures import preprocess as run_kernels
 
-from .frames import Frame, FrameStamp
-from .preprocess import Fit, Pixels, preprocess, upload
+from .frames import Frame, FrameStamp, Pixels
+from .preprocess import Fit, preprocess, upload
 
 KEPT_FITS = 16
 """Sizes of pictures whose filters are kept, some ten kilobytes each."""

@@ -10,15 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from .config import ResizeMode
-from .frames import Affine, Size
-
-Pixels = npt.NDArray[np.uint8]
+from .frames import Affine, Pixels, Size
 
 WHITE = 255.0
 MOST_WIDTHS = 16

@@ -13,11 +13,12 @@ import msgspec
 
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
+from ..frames import Pixels
 from .faults import classify
 from .messages import Ended, Failed, FromChild, Memory, Opened, Picture, Ready, Release, Rewind, SourceInfo
 from .process import CaptureProcess
 from .redact import mask
-from .slots import Pixels, Returns, SlotReader
+from .slots import Returns, SlotReader
 
 START_TIMEOUT_S = 30.0
 """Seconds for a capture process to load its libraries; 0.2 when the machine has nothing else to do."""

@@ -7,11 +7,11 @@ import re
 
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
+from ..frames import Pixels
 from . import opencv
 from .messages import SourceInfo
 from .opencv import Backend, Property, Stream
 from .reader import Grabbed, UnreadablePicture
-from .slots import Pixels
 
 _BUSY = "another program uses it, or it is no camera"
 

@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from .slots import Pixels
+from ..frames import Pixels
 
 _ORIENTATION_TAG = 0x0112
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..frames import Pixels
 from . import opencv
 from .exif import orientation, upright
 from .messages import SourceInfo
 from .reader import Grabbed, UnreadablePicture
-from .slots import Pixels
 
 FOLDER_FPS = 30.0
 """Pictures a second in live mode without an fps cap: a folder has no rate of its own."""

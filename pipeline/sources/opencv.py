@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SourceError, SourceFault
+from ..frames import Pixels
 from . import ffmpeg_log
 from .reader import RefusedError
-from .slots import Pixels
 
 if TYPE_CHECKING:
     import cv2

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from .slots import Pixels
+from ..frames import Pixels
 
 _SPAN_S = 5.0
 _STRIDE = 16

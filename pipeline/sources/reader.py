@@ -6,9 +6,9 @@ from typing import Protocol
 
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
+from ..frames import Pixels
 from .messages import SourceInfo
 from .parse import DeviceSpec, NetworkSpec, PathSpec, SourceSpec, SyntheticSpec, parse_source
-from .slots import Pixels
 
 
 @dataclass(frozen=True, slots=True)

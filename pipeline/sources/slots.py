@@ -8,11 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
-import numpy.typing as npt
 
+from ..frames import Pixels
 from .messages import Memory
-
-Pixels = npt.NDArray[np.uint8]
 
 
 class SlotWriter:

@@ -8,13 +8,13 @@ from typing import Protocol
 
 from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError, SourceFault
+from ..frames import Pixels
 from . import opencv
 from .ffmpeg_log import FFmpegLog
 from .messages import SourceInfo
 from .opencv import Backend, Property, Stream
 from .reader import Grabbed, RefusedError, UnreadablePicture
 from .redact import redact_url
-from .slots import Pixels
 
 _ATTEMPTS = 1000
 """Damaged frames in a row that are gone past: OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
