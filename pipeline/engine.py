@@ -118,6 +118,22 @@ class Engine:
         if stream is not None:
             stream.free()
 
+    def renew_stream(self, camera: str) -> bool:
+        """End a stream's epoch, so that its next frame begins a new one: its first frames showed nothing of use.
+
+        With `epoch_frames` the new epoch begins as after any other, with the stream's last `scale_frames` frames: the
+        next record has the flag `reset`, no frame waits and none comes twice. Without, nothing is remembered any more:
+        the next `scale_frames` frames are gathered as a new stream's are. Nothing runs before the next frame comes.
+
+        Returns:
+            whether there was an epoch to end; not where nothing is remembered yet: frames that wait for the rest of the
+            first block go on waiting.
+
+        Raises:
+            ValueError: the camera has no stream.
+        """
+        return self._open(camera).end()
+
     @torch.inference_mode()
     def save_state(self, camera: str, path: Path, *, deadline_s: float | None = None) -> None:
         """Write all that a stream remembers to a safetensors file, whole or not at all; the stream goes on as before.
@@ -202,7 +218,7 @@ class Engine:
         with the next. A forward fails: its frames fail, its streams start anew. A frame gives non-finite numbers: they
         are given, flagged, and its stream starts anew (frames just before it that run with it may be spoilt, too, where
         `kda` blocks run). A frame has another size, or comes from a source that was opened anew: its stream starts
-        anew, and frames that still waited are run before. A stream's epoch is over: a new one
+        anew, and frames that still waited are run before. A stream's epoch is over (see `renew_stream`, too): a new one
         begins with its last frames, which run once more before this frame and are not given again.
 
         Args:

@@ -71,6 +71,7 @@ class Counters:
     next_frame: int
     reset: bool
     carried: bool
+    ended: bool = False  # files of before have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,7 @@ def _saved(stream: Stream, ledger: Ledger, setting: Setting) -> SavedStream:
             stream.next_frame,
             stream.reset,
             stream.state is not None and stream.state.carried,
+            stream.ended,
         ),
         recent=len(stream.recent),
     )
@@ -228,6 +230,7 @@ def _resume(stream: Stream, saved: SavedStream, how: Fit, levels: list[Tensor]) 
     stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, saved.source_size)
     stream.epoch, stream.next_frame = saved.counters.epoch, saved.counters.next_frame
     stream.reset, stream.last, stream.restored = saved.counters.reset, (stamp, how), True
+    stream.ended = saved.counters.ended
     if stream.state is not None:
         stream.state.carried = saved.counters.carried
     stream.recent.put(levels)

@@ -1,7 +1,8 @@
 """What the engine keeps of one camera: its memory, the frames that wait for their step, and their numbering.
 
 A stream lives in epochs: each has a memory of its own. A new one begins with nothing remembered, or, when the last has
-had its `epoch_frames` frames, with the stream's own last `scale_frames` frames, which run once more as its first block.
+had its `epoch_frames` frames or was told to end, with the stream's own last `scale_frames` frames, which run once more
+as its first block.
 """
 
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ class Stream:
             they can run as one block.
         epoch: number of its memory, from 0.
         next_frame: number, within the epoch, of the next frame to run.
+        ended: whether its epoch was told to end, and no frame has come since (see `end`).
         reset: whether the next frame is the first one published of its epoch, which is not the stream's first.
         last: stamp of the last frame that came, and how it was fitted; None before the first.
         restored: whether the memory comes from a file, and no frame has come since.
@@ -63,6 +65,7 @@ class Stream:
     waiting: list[PreparedFrame] = field(default_factory=list)
     epoch: int = 0
     next_frame: int = 0
+    ended: bool = False
     reset: bool = False
     last: tuple[FrameStamp, Fit] | None = None
     restored: bool = False
@@ -90,14 +93,16 @@ class Stream:
     def _run(self) -> int:
         if not self.config.epoch_frames or self.state is None:
             return self.config.run
-        # An epoch ends where it would with single frames, and a new one is begun for one frame.
-        return max(1, min(self.config.run, self.config.epoch_frames - self.state.ledger.committed))
+        if self.over:
+            return 1  # a new epoch is begun for one frame
+        # An epoch ends where it would with single frames.
+        return min(self.config.run, self.config.epoch_frames - self.state.ledger.committed)
 
     @property
     def over(self) -> bool:
         """Whether the epoch has had its frames, so that the next frame belongs to a new one (see `renew`)."""
         most = self.config.epoch_frames
-        return most > 0 and self.state is not None and self.state.ledger.committed >= most
+        return most > 0 and self.state is not None and (self.ended or self.state.ledger.committed >= most)
 
     def breaks_with(self, stamp: FrameStamp) -> bool:
         """Whether the memory cannot go on with this frame: its size is new, or its source was opened anew.
@@ -123,6 +128,16 @@ class Stream:
         taken = tuple(self._numbered(frame) for frame in self.waiting)
         self.waiting.clear()
         return taken
+
+    def end(self) -> bool:
+        """Let the epoch be over now; without epochs, `restart`. False where none has begun: nothing happens then."""
+        if self.starting:
+            return False
+        if self.config.epoch_frames:
+            self.ended = True
+        else:
+            self.restart()
+        return True
 
     def renew(self) -> tuple[PreparedFrame, ...]:
         """Begin a new epoch from this one's last frames.
@@ -165,5 +180,6 @@ class Stream:
             self.epoch += 1
             self.reset = True
         self.next_frame = 0
+        self.ended = False
         if self.state is not None:
             self.state.reset(carry=carry)
