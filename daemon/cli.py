@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .exit_codes import ExitCode
-from .job_commands import convert, extract, keep_kernels_of
+from .job_commands import convert, extract, keep_kernels_of, reported_errors
 
 if TYPE_CHECKING:
     from .config import ServiceConfig
@@ -286,18 +286,10 @@ def _report(error: Exception, has_log: bool) -> ExitCode:
 
 
 def _load(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> "ServiceConfig":
-    from retinad.pipeline.errors import ModelError
+    from .config import load_config
 
-    from .config import ConfigError, load_config
-
-    try:
+    with reported_errors():
         return load_config(path, os.environ | dict(overrides))
-    except ConfigError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(ExitCode.CONFIG) from error
-    except ModelError as error:
-        typer.echo(f"retinad: {error}", err=True)
-        raise typer.Exit(ExitCode.UNAVAILABLE) from error
 
 
 if __name__ == "__main__":

@@ -38,6 +38,26 @@ def keep_kernels_of(context: typer.Context) -> None:
         typer.echo(f"retinad: {cache.removed} compiled kernels were damaged and are removed", err=True)
 
 
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Errors of a config, a model or a device, which a person can do something about: a line and an exit code."""
+    from retinad.pipeline.errors import DeviceError, ModelError
+
+    from .config import ConfigError
+
+    try:
+        yield
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(ExitCode.CONFIG) from error
+    except DeviceError as error:
+        typer.echo(f"retinad: the device failed: {error}", err=True)
+        raise typer.Exit(ExitCode.FAULT) from error
+    except ModelError as error:
+        typer.echo(f"retinad: {error}", err=True)
+        raise typer.Exit(ExitCode.UNAVAILABLE) from error
+
+
 def extract(
     context: typer.Context,
     source: Annotated[str, typer.Argument(metavar="INPUT", help="Video file, folder or glob of pictures, synthetic:…")],
@@ -158,28 +178,15 @@ def _load(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "Job
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Errors that a person can do something about become a line and an exit code."""
-    from retinad.pipeline.errors import DeviceError, ModelError
-
-    from .config import ConfigError
-
     try:
-        yield
+        with reported_errors():
+            yield
     except KeyboardInterrupt:  # where no signal handler had been set yet: nothing is half written
         typer.echo("retinad: stopped; nothing was written", err=True)
         raise typer.Exit(ExitCode.INCOMPLETE) from None
-    except ConfigError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(ExitCode.CONFIG) from error
     except JobError as error:
         typer.echo(f"retinad: {error}", err=True)
         raise typer.Exit(error.code) from error
-    except DeviceError as error:
-        typer.echo(f"retinad: the device failed: {error}", err=True)
-        raise typer.Exit(ExitCode.FAULT) from error
-    except ModelError as error:
-        typer.echo(f"retinad: {error}", err=True)
-        raise typer.Exit(ExitCode.UNAVAILABLE) from error
 
 
 def _is_same(one: Path, other: Path) -> bool:
