@@ -7,8 +7,8 @@ import sys
 def main() -> None:
     """Run this process's command line and exit."""
     if sys.argv[1:2] == ["run"]:
-        # Would end the process until the service listens: blocked, it waits till then, and is a reload.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        # Would end the process until the service listens: blocked, they wait till then.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGUSR1})
     from .cli import main as run_command_line
 
     run_command_line()

@@ -55,12 +55,13 @@ def _report_cache(cache: KernelCache) -> None:
 
 @contextmanager
 def _early_signals() -> Iterator[None]:
-    """What signals do until the service takes them, seconds later: SIGHUP waits, SIGTERM and SIGINT are a clean end.
+    """What signals do until the service takes them: SIGHUP and SIGUSR1 wait, SIGTERM and SIGINT are a clean end.
 
     There is nothing yet that would need closing. An exception would not do: libraries are being imported, and some of
     them catch what they do not know.
     """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # as `__main__` has done, if it began there
+    held_back = {signal.SIGHUP, signal.SIGUSR1}  # as `__main__` has done, if it began there
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, held_back)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
         signal.signal(number, lambda number, frame: os._exit(ExitCode.OK))

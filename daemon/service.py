@@ -45,6 +45,9 @@ _RELOAD_S = 10.0
 _RELOAD_PAUSE_S = 0.5
 """Between reloads: what asks for one meanwhile gets the same one."""
 
+_HELD_BACK = (signal.SIGHUP, signal.SIGUSR1)
+"""Blocked by `__main__` until they are listened to, and again when they no longer are: they would end the process."""
+
 _log = structlog.get_logger("retinad")
 
 
@@ -86,7 +89,8 @@ async def serve(config: ServiceConfig, edges: Edges, notifier: Notifier) -> Exit
     """Run until told to stop (SIGTERM, SIGINT) or, with `exit_when_done`, until every source has ended.
 
     SIGHUP reads the config again: cameras are added, removed or exchanged without disturbing the others; a config that
-    is wrong changes nothing. A second SIGTERM or SIGINT ends the process at once.
+    is wrong changes nothing. SIGUSR1 ends the epochs of all streams, so that each begins a new one. A second SIGTERM or
+    SIGINT ends the process at once.
 
     Returns:
         OK, or NO_INPUT if every source failed (`exit_when_done`).
@@ -109,6 +113,7 @@ class _Service:
         self._notifier = notifier
         self._stop = anyio.Event()
         self._reload = anyio.Event()
+        self._renewal = anyio.Event()
         self._lag = LoopLag(_BEAT_S)
         self._queues = FrameQueues()
 
@@ -172,18 +177,23 @@ class _Service:
                 log_start(model, publisher.endpoints, self._config, self._edges.versions, times)
                 self._notifier.ready()
                 await cameras.apply(self._config.cameras)
-                await self._until_stop(cameras, publisher, reporting)
+                await self._until_stop(cameras, publisher, worker, reporting)
                 self._notifier.stopping()
                 await cameras.stop()
                 tasks.cancel_scope.cancel()
         return self._exit_code(cameras)
 
     async def _until_stop(
-        self, cameras: Cameras, publisher: Publisher, reporting: Callable[[], Coroutine[Any, Any, None]]
+        self,
+        cameras: Cameras,
+        publisher: Publisher,
+        worker: Worker[Engine],
+        reporting: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         async with anyio.create_task_group() as waiting:
             waiting.start_soon(reporting, name="report")  # not while cameras end: no status of one follows its end
             waiting.start_soon(self._reload_when_asked, cameras, publisher, name="reload")
+            waiting.start_soon(self._renew_when_asked, worker, name="renew streams")
             if self._config.exit_when_done:
                 waiting.start_soon(self._stop_when_done, cameras, name="stop when done")
             await self._stop.wait()
@@ -205,6 +215,13 @@ class _Service:
             publisher.count_reload(taken=config is not None)
             self._notifier.ready()
             await anyio.sleep(_RELOAD_PAUSE_S)
+
+    async def _renew_when_asked(self, worker: Worker[Engine]) -> None:
+        while True:
+            await self._renewal.wait()
+            self._renewal = anyio.Event()
+            renewed = await worker.run(_renew_streams)
+            _log.info("streams begin new epochs", cameras=renewed)
 
     async def _take_new_config(self, config: ServiceConfig, cameras: Cameras) -> None:
         fixed = replace(
@@ -244,11 +261,13 @@ class _Service:
         loading.cancel_scope.cancel()
 
     async def _receive_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # see `__main__`
+        receiver = anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *_HELD_BACK)
+        with receiver as signals, _let_through(*_HELD_BACK):
             async for number in signals:
                 if number == signal.SIGHUP:
                     self._reload.set()
+                elif number == signal.SIGUSR1:
+                    self._renewal.set()
                 elif self._stop.is_set():
                     _log.warning("told to stop a second time: stopping at once")
                     os._exit(128 + number)
@@ -261,6 +280,21 @@ def _most_at_once(config: ServiceConfig) -> int:
     """Records that leave in one go: those of a forward, of which a stream's first block is one, and of every `end`."""
     blocks = [camera.stream.scale_frames for camera in config.cameras]
     return max(len(config.cameras), config.model.max_batch, *blocks)
+
+
+def _renew_streams(engine: Engine) -> list[str]:
+    # Those that had an epoch to end.
+    cameras = [stream.camera for stream in engine.statistics().streams]
+    return [camera for camera in cameras if engine.renew_stream(camera)]
+
+
+@contextmanager
+def _let_through(*numbers: signal.Signals) -> Iterator[None]:
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextmanager

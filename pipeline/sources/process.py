@@ -6,8 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 
 import anyio
 
@@ -127,15 +127,26 @@ class CaptureProcess:
 def _start(child: socket.socket, output: int, name: str) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C reaches the service alone. -P: the working directory holds no modules for it.
     command = [sys.executable, "-P", "-m", f"{__package__}.child", str(child.fileno()), name]
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,  # FFmpeg's lines come here, OpenCV's there
-        stderr=output,
-        pass_fds=(child.fileno(),),
-        start_new_session=True,
-        env=_environment(os.environ),
-    )
+    with _blocked(signal.SIGUSR1):  # is for the service, but `systemctl kill` sends it to all of a unit's processes
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,  # FFmpeg's lines come here, OpenCV's there
+            stderr=output,
+            pass_fds=(child.fileno(),),
+            start_new_session=True,
+            env=_environment(os.environ),
+        )
+
+
+@contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    # In this thread, and for good in a process that it starts.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _abandon(popen: subprocess.Popen[bytes]) -> None:

@@ -202,6 +202,31 @@ def test_a_reload_exchanges_cameras_and_the_others_lose_nothing(tmp_path: Path) 
     assert "buffer_mb" in str(problem)
 
 
+def test_a_signal_to_the_whole_unit_begins_new_epochs_and_costs_no_record(tmp_path: Path) -> None:
+    """As `systemctl kill` sends it: to the capture processes, too."""
+    source = "synthetic:?fps=40&width=160&height=120"
+    cameras = camera("with", source) + "stream = { epoch_frames = 1000 }\n" + camera("without", source)
+
+    def renewed(record: Record) -> bool:
+        return isinstance(record, FeaturesRecord) and record.epoch > 0 and record.epoch_frame >= 3
+
+    with subscriber(tmp_path) as records_in, running(write_config(tmp_path, cameras)) as service:
+        records = receive_until(records_in, record_of("with", 5)) + receive_until(records_in, record_of("without", 5))
+        for pid in (service.process.pid, *processes_of(service.process.pid)):
+            os.kill(pid, signal.SIGUSR1)
+        while not all(any(map(renewed, features_of(records, name))) for name in ("with", "without")):
+            records.append(records_in.receive())
+        assert service.stop()[0] == 0
+    for name, first in (("with", (1, 2)), ("without", (1, 0))):
+        own = features_of(records, name)
+        assert [record.seq for record in own] == list(range(len(own)))
+        assert {record.stream_epoch for record in own} == {0}
+        (one,) = (record for record in own if "reset" in record.flags)
+        assert (one.epoch, one.epoch_frame) == first
+    (line,) = (line for line in log_of(service) if line["event"] == "streams begin new epochs")
+    assert line["cameras"] == ["with", "without"]
+
+
 def test_a_changed_camera_goes_on_counting_with_a_new_stream_epoch(tmp_path: Path) -> None:
     config = write_config(tmp_path, camera("a", "synthetic:?fps=40&width=160&height=120"))
     with subscriber(tmp_path) as records_in, running(config) as service:
@@ -346,6 +371,7 @@ def test_a_reload_asked_for_before_anything_is_imported_is_done_once_the_service
             assert time.monotonic() < deadline, "SIGHUP is never blocked"
         libraries = Path(f"/proc/{service.process.pid}/maps").read_text()
         service.process.send_signal(signal.SIGHUP)
+        service.process.send_signal(signal.SIGUSR1)  # nothing to renew yet, but no end either
         assert not any(name in libraries for name in ("pydantic", "numpy", "zmq", "torch"))
         service.notified("READY=1")
         service.notified("RELOADING=1")
