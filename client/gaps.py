@@ -11,7 +11,7 @@ class GapKind(StrEnum):
     """Why records are missing, or why numbers start anew."""
 
     SOURCE_DROP = "source_drop"
-    """Frames were captured but never published: dropped for newer ones, or failed in the model."""
+    """Frames were captured but never published: dropped for newer ones, not decoded, or failed in the model."""
     WIRE_LOSS = "wire_loss"
     """Records were published but never arrived: this subscriber was too slow, or away."""
     RESTART = "restart"

@@ -194,7 +194,11 @@ def subscribe(
         Path | None, typer.Option(metavar="FILE", help="The public key of a service that encrypts.")
     ] = None,
 ) -> None:
-    """Print one line for each message that a service publishes."""
+    """Print one line for each message that a service publishes.
+
+    Of features: the camera, the record's number, the picture's size, how old it was when sent, the tensors, flags, and
+    what is missing before it.
+    """
     from retinad.client import CurveKeys
 
     from .subscribe import subscribe as run_subscriber

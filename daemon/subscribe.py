@@ -178,7 +178,7 @@ def _features_words(record: FeaturesRecord) -> list[str]:
         record.camera,
         f"seq {record.seq}",
         f"{record.source_size[0]}x{record.source_size[1]}",
-        f"{total_ms:.1f} ms",
+        f"{total_ms:.1f} ms old",
         f"{len(layouts)} tensor{'s' * (len(layouts) != 1)}, {sum(layout.nbytes for layout in layouts) / 1e6:.3f} MB",
         *record.flags,
     ]

@@ -100,7 +100,7 @@ def test_one_line_a_message_and_files_of_whole_records(tmp_path: Path) -> None:
         code = subscribe(endpoint=endpoint, count=3, timeout_s=5, save=tmp_path / "new" / "folder", output=output)
     assert code == ExitCode.OK
     first, second, third = output.getvalue().splitlines()
-    assert first == "features  cam1  seq 0  640x480  0.0 ms  1 tensor, 0.000 MB  random_weights"
+    assert first == "features  cam1  seq 0  640x480  0.0 ms old  1 tensor, 0.000 MB  random_weights"
     assert second.endswith("random_weights  [wire_loss 1]")
     assert third == "end  cam1  finished  captured 3 of 3  published 3  dropped 0  failed 0"
     files = sorted((tmp_path / "new" / "folder").iterdir())
