@@ -179,6 +179,12 @@ class Cameras:
         ]
         return [run.report for run in self._running.values()] + finished
 
+    @property
+    def counters(self) -> list[FrameCounters]:
+        """What became of the frames of every camera since the service started: of those taken out of the config too."""
+        over = [report.counters for name, report in self._finished.items() if name not in self._running]
+        return over + [run.queue.counters for run in self._running.values()]
+
     def report(self, camera: str) -> CameraReport | None:
         """One camera as it stands, or None if it is not configured any more."""
         run = self._running.get(camera)

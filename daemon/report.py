@@ -1,7 +1,6 @@
 """What the service says of itself at intervals: to systemd's watchdog, to its subscribers, and in its log."""
 
 import time
-from collections.abc import Iterable
 
 import anyio
 import structlog
@@ -13,7 +12,7 @@ from retinad.pipeline.sources.camera import CameraState
 from retinad.pipeline.worker import Worker
 
 from .announce import Announcer
-from .cameras import PACE_S, CameraReport, Cameras
+from .cameras import PACE_S, Cameras
 from .loop_lag import LoopLag
 from .rate_limit import RateLimit
 from .systemd import Notifier
@@ -78,7 +77,8 @@ async def report(
             if (camera := cameras.report(name)) is not None:  # as it is now: it may have ended meanwhile
                 announcer.camera_changed(camera.status, camera.counters)
             await anyio.sleep(PACE_S)
-        frames_per_s = rate.update(sum(camera.counters.published for camera in reports))
+        counters = cameras.counters
+        frames_per_s = rate.update(sum(one.published for one in counters))
         running = sum(camera.status.state is CameraState.RUNNING for camera in reports)
         notifier.status(f"{running} of {len(reports)} cameras running, {frames_per_s:.1f} frames/s")
         statistics = publisher.statistics()
@@ -86,7 +86,10 @@ async def report(
             "report",
             frames_per_s=round(frames_per_s, 1),
             cameras=f"{running}/{len(reports)}",
-            **_totals(reports),
+            published=sum(one.published for one in counters),
+            dropped=sum(one.dropped for one in counters),
+            failed=sum(one.failed for one in counters),
+            nan=sum(one.nan for one in counters),
             peers=statistics.peers,
             loop_lag_ms=lag.worst_ms,
         )
@@ -117,13 +120,3 @@ class FrameRate:
         frames_per_s = (count - self._count) / max(now - self._at, 1e-9)
         self._count, self._at = count, now
         return frames_per_s
-
-
-def _totals(reports: Iterable[CameraReport]) -> dict[str, int]:
-    totals = {"published": 0, "dropped": 0, "failed": 0, "nan": 0}
-    for camera in reports:
-        totals["published"] += camera.counters.published
-        totals["dropped"] += camera.counters.dropped
-        totals["failed"] += camera.counters.failed
-        totals["nan"] += camera.counters.nan
-    return totals

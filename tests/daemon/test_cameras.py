@@ -109,6 +109,28 @@ async def test_a_step_that_outlasts_its_camera_counts_once_though_the_camera_com
     assert news.next_seqs == [0, 1]
 
 
+async def test_totals_keep_what_a_camera_had_that_is_gone() -> None:
+    """A reload that takes a camera out gave a negative frame rate."""
+    engine, news, queues = StuckEngine(), News(), FrameQueues()
+    a, b = CameraConfig("a", "synthetic:"), CameraConfig("b", "synthetic:")
+    engine.go_on.set()
+    async with Worker(lambda: nullcontext(engine)) as worker, anyio.create_task_group() as tasks:
+        delivery = Delivery(queues, news)
+        states = KeptStates(None, worker)  # type: ignore[arg-type]
+        cameras = Cameras(tasks, queues, worker, delivery, news, OneFrame, states)  # type: ignore[arg-type]
+        tasks.start_soon(pump, queues, worker, delivery, 8)
+        totals = []
+        for configs, records in (([a, b], 2), ([a], 2), ([b, a], 3)):
+            await cameras.apply(configs)
+            with anyio.fail_after(20):
+                while len(news.records) < records:  # noqa: ASYNC110  # what is watched has no event
+                    await anyio.sleep(0.005)
+            totals.append(sum(counters.published for counters in cameras.counters))
+        await cameras.stop()
+        tasks.cancel_scope.cancel()
+    assert totals == [2, 2, 3]
+
+
 async def test_a_camera_that_was_taken_out_comes_back_and_one_that_is_over_does_not() -> None:
     engine, news, queues, config = StuckEngine(), News(), FrameQueues(), CameraConfig("a", "synthetic:")
     engine.go_on.set()

@@ -84,6 +84,11 @@ async def test_without_a_watchdog_nothing_is_fed() -> None:
 class Cameras:
     reports: list[CameraReport]
     ended: set[str]
+    gone: FrameCounters = field(default_factory=FrameCounters)
+
+    @property
+    def counters(self) -> list[FrameCounters]:
+        return [self.gone, *(one.counters for one in self.reports)]
 
     def report(self, camera: str) -> CameraReport | None:
         return None if camera in self.ended else next(one for one in self.reports if one.config.name == camera)
