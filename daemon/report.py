@@ -1,6 +1,8 @@
 """What the service says of itself at intervals: to systemd's watchdog, to its subscribers, and in its log."""
 
 import time
+from collections import Counter
+from collections.abc import Iterable
 
 import anyio
 import structlog
@@ -79,17 +81,17 @@ async def report(
             await anyio.sleep(PACE_S)
         counters = cameras.counters
         frames_per_s = rate.update(sum(one.published for one in counters))
-        running = sum(camera.status.state is CameraState.RUNNING for camera in reports)
-        notifier.status(f"{running} of {len(reports)} cameras running, {frames_per_s:.1f} frames/s")
+        cameras_now = show_states(camera.status.state for camera in reports)
+        notifier.status(f"cameras: {cameras_now}; {frames_per_s:.1f} frames/s")
         statistics = publisher.statistics()
         _log.info(
             "report",
             frames_per_s=round(frames_per_s, 1),
-            cameras=f"{running}/{len(reports)}",
-            published=sum(one.published for one in counters),
-            dropped=sum(one.dropped for one in counters),
-            failed=sum(one.failed for one in counters),
-            nan=sum(one.nan for one in counters),
+            cameras=cameras_now,
+            published_total=sum(one.published for one in counters),
+            dropped_total=sum(one.dropped for one in counters),
+            failed_total=sum(one.failed for one in counters),
+            nan_total=sum(one.nan for one in counters),
             peers=statistics.peers,
             loop_lag_ms=lag.worst_ms,
         )
@@ -105,6 +107,12 @@ async def report(
         if statistics.keys_error is not None:
             _log.error("the authorised keys cannot be read; those read last still hold", problem=statistics.keys_error)
         lag.reset()
+
+
+def show_states(states: Iterable[CameraState]) -> str:
+    """How many cameras are in which state, of the states that occur: `6 running, 2 ended`."""
+    count = Counter(states)
+    return ", ".join(f"{count[state]} {state}" for state in CameraState if count[state]) or "none"
 
 
 class FrameRate:

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from retinad.daemon.cameras import PACE_S, CameraReport
 from retinad.daemon.loop_lag import LoopLag
-from retinad.daemon.report import FrameRate, beat, report
+from retinad.daemon.report import FrameRate, beat, report, show_states
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.frame_queue import FrameCounters
 from retinad.pipeline.publisher import PublisherStatistics
@@ -112,13 +112,15 @@ async def test_many_cameras_are_told_of_at_a_pace_and_none_that_is_gone() -> Non
     announcer = Announcer()
     with capture_logs() as log, anyio.move_on_after(0.3):
         await report(
-            Cameras(reports, {"cam7"}),  # type: ignore[arg-type]
+            Cameras(reports, {"cam7"}, FrameCounters(published=7, dropped=3)),  # type: ignore[arg-type]
             announcer,  # type: ignore[arg-type]
             Publisher(),  # type: ignore[arg-type]
             Notifier(None),  # type: ignore[arg-type]
             LoopLag(0.01),
             0.01,
         )
+    totals = next(line for line in log if line["event"] == "report")
+    assert (totals["cameras"], totals["published_total"], totals["dropped_total"]) == ("32 running", 7, 3)
     (line,) = (line for line in log if "do not keep up" in line["event"])
     assert line["peers"] == ["127.0.0.1:5", "process 7"]
     first = announcer.told[: len(names) - 1]
@@ -131,3 +133,9 @@ async def test_the_rate_is_that_since_the_last_reading() -> None:
     rate.update(100)
     await anyio.sleep(0.2)
     assert 5 < rate.update(110) < 51
+
+
+def test_cameras_are_counted_by_state_and_one_that_has_played_is_not_missing() -> None:
+    played, here = CameraState.ENDED, CameraState.RUNNING
+    assert show_states([played, here, here, played, here]) == "3 running, 2 ended"
+    assert show_states([]) == "none"

@@ -118,7 +118,7 @@ def test_systemd_is_told_of_loading_readiness_reloading_and_stopping(tmp_path: P
         assert any("EXTEND_TIMEOUT_USEC=" in text for text in loading)
         assert not any("WATCHDOG" in text for text in loading), "the watchdog is fed only once the service is up"
         service.notified("WATCHDOG=1", timeout_s=1.0)
-        service.notified("STATUS=1 of 1 cameras running", timeout_s=5.0)
+        service.notified("STATUS=cameras: 1 running; ", timeout_s=5.0)
 
         service.process.send_signal(signal.SIGHUP)
         told = service.notified("RELOADING=1", timeout_s=5.0)
