@@ -169,15 +169,15 @@ class Cameras:
         self._telling = anyio.Lock()
         # Kept for cameras that are gone too: if they come back, their totals and epochs go on.
         self._finished: dict[str, CameraReport] = {}
-        self._wanted: frozenset[str] = frozenset()
+        self._wanted: dict[str, CameraConfig] = {}
 
     @property
     def reports(self) -> list[CameraReport]:
-        """Every configured camera as it stands, finished ones included."""
-        finished = [
-            self._finished[name] for name in sorted(self._wanted & self._finished.keys() - self._running.keys())
+        """Every configured camera as it stands: those that are not started yet, and finished ones, included."""
+        others = [self._finished.get(name) or _unstarted(config) for name, config in self._wanted.items()]
+        return [run.report for run in self._running.values()] + [
+            report for report in others if report.config.name not in self._running
         ]
-        return [run.report for run in self._running.values()] + finished
 
     @property
     def counters(self) -> list[FrameCounters]:
@@ -186,7 +186,7 @@ class Cameras:
         return over + [run.queue.counters for run in self._running.values()]
 
     def report(self, camera: str) -> CameraReport | None:
-        """One camera as it stands, or None if it is not configured any more."""
+        """One camera as it stands, or None if it is not started yet, or not configured any more."""
         run = self._running.get(camera)
         return run.report if run else self._finished.get(camera) if camera in self._wanted else None
 
@@ -202,7 +202,7 @@ class Cameras:
         its configuration changed, the engine had no room for it, or it was not configured in between.
         """
         wanted = {config.name: config for config in configs}
-        before, self._wanted = self._wanted, frozenset(wanted)
+        before, self._wanted = self._wanted, wanted
         self._applying = True
         await self._stop([run for name, run in self._running.items() if wanted.get(name) != run.config])
         for config in configs:
@@ -303,3 +303,7 @@ class Cameras:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+
+
+def _unstarted(config: CameraConfig) -> CameraReport:
+    return CameraReport(config, CameraStatus(config.name, CameraState.CONNECTING), FrameCounters(), 0)

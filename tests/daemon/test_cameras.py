@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 
@@ -148,3 +149,21 @@ async def test_a_camera_that_was_taken_out_comes_back_and_one_that_is_over_does_
         assert len(news.ends) == 2
         await cameras.all_finished()
         tasks.cancel_scope.cancel()
+
+
+async def test_all_configured_cameras_are_known_while_they_are_started_one_by_one() -> None:
+    """A program that makes its list from the first `hello` missed those that had not been started yet."""
+    news, queues = News(), FrameQueues()
+    configs = [CameraConfig(name, "synthetic:") for name in "abc"]
+    async with Worker(lambda: nullcontext(StuckEngine())) as worker, anyio.create_task_group() as tasks:
+        states = KeptStates(None, worker)  # type: ignore[arg-type]
+        cameras = Cameras(tasks, queues, worker, Delivery(queues, news), news, OneFrame, states)  # type: ignore[arg-type]
+        tasks.start_soon(cameras.apply, configs)
+        await anyio.lowlevel.checkpoint()  # the first is started, and the others wait for their turn
+        known = [(report.config.name, report.status.state) for report in cameras.reports]
+        running = sum(cameras.report(config.name) is not None for config in configs)
+        await cameras.stop()
+        tasks.cancel_scope.cancel()
+    assert running < len(configs)
+    assert [name for name, _ in known] == ["a", "b", "c"]
+    assert known[-1][1] is CameraState.CONNECTING
