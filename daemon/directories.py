@@ -2,10 +2,14 @@
 
 import os
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from retinad.pipeline.lock_file import HeldError, take_lock
+
+_LOCK = "lock"
 
 
 class DirectoryError(Exception):
@@ -66,6 +70,29 @@ def make_private(directory: Path) -> None:
         raise DirectoryError(f"the folder {directory} belongs to another user (uid {found.st_uid})")
     if not os.access(directory, os.W_OK | os.X_OK):
         raise DirectoryError(f"the folder {directory} cannot be written to")
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Keep a folder from every other service until this ends, or the process does.
+
+    Args:
+        directory: what only one service may write to; it exists.
+
+    Raises:
+        DirectoryError: another process holds it, which the message names, or it cannot be locked.
+    """
+    try:
+        descriptor = take_lock(directory / _LOCK)
+    except HeldError as error:
+        advice = "a second service needs a state_dir of its own, or keep_state = false"
+        raise DirectoryError(f"the folder {directory} is in use: {error} keeps its memories there; {advice}") from error
+    except OSError as error:
+        raise DirectoryError(f"the folder {directory} cannot be locked: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _first(environment: Mapping[str, str], name: str) -> Path | None:

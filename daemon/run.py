@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .caches import KernelCache, keep_kernels
-from .directories import DirectoryError, make_private
+from .directories import DirectoryError, held, make_private
 from .exit_codes import ExitCode
 from .log import Log, open_log
 from .redact import Redactor
@@ -43,7 +43,7 @@ def run_service(path: Path, stack: ExitStack) -> ExitCode:
     notifier.status("loading")
     cache = keep_kernels(stack)
     _report_cache(cache)
-    return _load_and_serve(path, log, notifier, StartUp(cache, begun_s))
+    return _load_and_serve(path, log, notifier, StartUp(cache, begun_s), stack)
 
 
 def _report_cache(cache: KernelCache) -> None:
@@ -73,7 +73,7 @@ def _early_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _load_and_serve(path: Path, log: Log, notifier: Notifier, start_up: StartUp) -> ExitCode:
+def _load_and_serve(path: Path, log: Log, notifier: Notifier, start_up: StartUp, stack: ExitStack) -> ExitCode:
     # Imported here: what libraries print while they are imported must find the log open.
     from retinad.pipeline.errors import DeviceError, ModelError, PublishError
     from retinad.pipeline.publisher import check_free
@@ -90,6 +90,7 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, start_up: StartUp)
         make_private(config.state_dir)
         if config.states_dir is not None:
             make_private(config.states_dir)
+            stack.enter_context(held(config.states_dir))
         return _serve(config, path, log, notifier, start_up)
     except ConfigError as error:
         for problem in error.problems:

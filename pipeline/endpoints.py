@@ -4,7 +4,6 @@ ZeroMQ removes an existing socket file before it binds, so two services on one i
 goes silent. Here a lock file beside the socket is held for as long as the endpoint is.
 """
 
-import fcntl
 import ipaddress
 import os
 import socket
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from .config import PublishConfig
 from .errors import PublishError
+from .lock_file import HeldError, take_lock
 
 SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux."""
@@ -79,36 +79,25 @@ def ipc_lock(endpoint: str) -> Iterator[None]:
     if path is None or path.startswith("@"):  # the kernel itself guards these
         yield
         return
-    descriptor = _open_lock(endpoint, f"{path}.lock")
+    descriptor = _take_lock(endpoint, Path(f"{path}.lock"))
     try:
-        _take_lock(endpoint, descriptor)
         _remove_stale_socket(endpoint, Path(path))
         try:
             yield
         finally:
             Path(path).unlink(missing_ok=True)  # libzmq leaves it
     finally:
-        # The lock file stays: removing it would let two processes hold locks on two files of one name.
         os.close(descriptor)
 
 
-def _open_lock(endpoint: str, path: str) -> int:
+def _take_lock(endpoint: str, path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
+        return take_lock(path)
+    except HeldError as exc:
+        advice = "a second service needs other publish.endpoints"
+        raise PublishError(f"cannot bind {endpoint}: {exc} publishes there already; {advice}") from exc
     except OSError as exc:
         raise PublishError(f"cannot bind {endpoint}: its lock file {path}: {exc.strerror}") from exc
-
-
-def _take_lock(endpoint: str, descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-        who = f"process {holder}" if holder.isdigit() else "another process"
-        advice = "a second service needs other publish.endpoints"
-        raise PublishError(f"cannot bind {endpoint}: {who} publishes there already; {advice}") from exc
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
 
 def _remove_stale_socket(endpoint: str, path: Path) -> None:

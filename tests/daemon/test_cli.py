@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from retinad.daemon.cli import run_command
+from retinad.daemon.directories import held
 from retinad.daemon.exit_codes import ExitCode
 
 SECRET = "s3cret"
@@ -299,6 +300,18 @@ def test_run_refuses_a_runtime_folder_of_somebody_else(config: Path, folders: di
     result = retinad("run", "-c", str(config), **folders)
     assert result.returncode == ExitCode.UNAVAILABLE
     assert "is not a folder" in str(log_of(result)[-1]["event"])
+
+
+def test_run_leaves_the_memories_of_another_service_alone(
+    config: Path, folders: dict[str, str], tmp_path: Path
+) -> None:
+    """The second one replaced the files of the first, without a word."""
+    streams = tmp_path / "state" / "streams"
+    streams.mkdir(parents=True)
+    with held(streams):
+        result = retinad("run", "-c", str(config), RETINAD_SERVICE__KEEP_STATE="true", **folders)
+    assert result.returncode == ExitCode.UNAVAILABLE
+    assert f"process {os.getpid()} keeps its memories there" in str(log_of(result)[-1]["event"])
 
 
 def test_a_fault_nobody_foresaw_is_one_event_with_its_traceback(folders: dict[str, str], config: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.directories import Directories, DirectoryError, find_directories, make_private
+from retinad.daemon.directories import Directories, DirectoryError, find_directories, held, make_private
 
 TMP = f"/tmp/retinad-{os.getuid()}"
 
@@ -58,3 +58,16 @@ def test_what_somebody_else_made_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path / "link", 12345, 12345, follow_symlinks=False)
     with pytest.raises(DirectoryError, match="is not a folder"):
         make_private(tmp_path / "link")
+
+
+def test_one_service_at_a_time_holds_a_folder_and_what_one_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    with (
+        held(tmp_path),
+        pytest.raises(DirectoryError, match=f"process {os.getpid()} keeps its memories there"),
+        held(tmp_path),
+    ):
+        pass
+    with held(tmp_path):
+        pass
+    with pytest.raises(DirectoryError, match="cannot be locked: No such file"), held(tmp_path / "gone"):
+        pass
