@@ -94,7 +94,8 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, start_up: StartUp,
         return _serve(config, path, log, notifier, start_up)
     except ConfigError as error:
         for problem in error.problems:
-            _log.error("%s", problem, extra={"key": problem.key, "line": problem.line, "column": problem.column})
+            place = {"key": problem.key or None, "line": problem.line, "column": problem.column}
+            _log.error("%s", problem, extra={name: part for name, part in place.items() if part is not None})
         return ExitCode.CONFIG
     except DeviceError as error:
         _log.critical("the device failed: %s", error)

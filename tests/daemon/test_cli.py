@@ -280,6 +280,8 @@ def test_run_refuses_a_missing_or_broken_config(content: str | None, tmp_path: P
     result = retinad("run", "--config", str(path), **folders)
     assert result.returncode == ExitCode.CONFIG
     assert str(path) in str(log_of(result)[-1]["event"])
+    assert None not in log_of(result)[-1].values()
+    assert log_of(result)[-1].get("key") != ""
 
 
 def test_run_names_a_port_in_use_and_ends_with_unavailable(config: Path, folders: dict[str, str]) -> None:
