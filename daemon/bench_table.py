@@ -1,6 +1,6 @@
 """What `retinad bench` prints: the figures of a run, or what became of them since an earlier one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from rich import box
@@ -91,14 +91,10 @@ def print_comparison(before: BenchReport, now: BenchReport, console: Console) ->
 
 def differences(before: BenchSettings | Machine, now: BenchSettings | Machine) -> Iterator[str]:
     """What differs, one line each: `cameras: 8 -> 1`."""
-    old, new = asdict(before), asdict(now)
-    for name, value in new.items():
-        if isinstance(value, dict):
-            for part in sorted(value.keys() | old[name].keys()):
-                if part not in new and value.get(part) != old[name].get(part):  # `mixers` are in both
-                    yield f"{part}: {old[name].get(part)} -> {value.get(part)}"
-        elif old[name] != value:
-            yield f"{name}: {old[name]} -> {value}"
+    old, new = _values(asdict(before)), _values(asdict(now))
+    for name in dict.fromkeys([*new, *old]):
+        if old.get(name) != new.get(name):
+            yield f"{name}: {_shown(old.get(name))} -> {_shown(new.get(name))}"
 
 
 def describe(report: BenchReport) -> Iterator[str]:
@@ -122,6 +118,28 @@ def describe(report: BenchReport) -> Iterator[str]:
         f"path: {path.fps:g} frames/s a camera, {path.records} records measured; in all {path.captured} captured, "
         f"{path.published} published, {path.dropped} dropped, {path.failed} failed, {path.lost} lost on the way"
     )
+
+
+def _values(tree: Mapping[str, object]) -> dict[str, object]:
+    # The leaves, by their own names: `mixers` are in two places, and those that run are the outer ones.
+    leaves = {name: value for name, value in tree.items() if not isinstance(value, dict)}
+    for inner in tree.values():
+        if isinstance(inner, dict):
+            leaves = leaves | _values(inner) | leaves  # the first gives the order, the last the values
+    return leaves
+
+
+def _shown(value: object) -> str:
+    # As the config writes it, without quotes.
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case list() | tuple():
+            return f"[{', '.join(map(_shown, value))}]"
+        case _:
+            return str(value)
 
 
 def _rates(before: BenchReport, now: BenchReport) -> Iterator[str]:

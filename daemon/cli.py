@@ -221,8 +221,16 @@ def subscribe(
 
 def bench(
     context: typer.Context,
-    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="Its model and streams are measured.")] = None,
-    cameras: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="Synthetic cameras.")] = 1,
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="CONFIG",
+            help="Its model counts, and its first camera's stream, resize and queue; not its cameras' number or sizes.",
+        ),
+    ] = None,
+    cameras: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1024, help="Synthetic cameras, in place of the config's.")
+    ] = 1,
     steps: Annotated[int, typer.Option(metavar="N", min=2, help="Steps to measure.")] = 200,
     preset: Annotated[
         str | None, typer.Option(metavar="NAME", help="tiny or lingbot-map, in place of the config's.")

@@ -20,7 +20,7 @@ from retinad.daemon.bench_table import differences, print_comparison
 from retinad.daemon.cli import run_command
 from retinad.daemon.config import load_config
 from retinad.daemon.exit_codes import ExitCode
-from retinad.pipeline.config import StreamConfig
+from retinad.pipeline.config import RetentionConfig, StreamConfig
 from retinad.pipeline.engine import Engine, Outcome
 from retinad.pipeline.forward import Meanwhile
 from retinad.pipeline.frames import Frame, FrameFailure
@@ -84,10 +84,13 @@ def test_an_earlier_run_stands_beside_this_one(report: BenchReport, tmp_path: Pa
 
 
 def test_different_work_is_not_compared_in_silence(report: BenchReport) -> None:
+    stream = StreamConfig(window=9, retention=RetentionConfig(camera_only=True))
     versions = dict(report.machine.versions) | {"torch": "1.0"}
     before = replace(
         report,
-        settings=replace(report.settings, cameras=8, dtype="bfloat16", stream=StreamConfig(window=9)),
+        settings=replace(
+            report.settings, cameras=8, dtype="bfloat16", stream=stream, tokens=("camera", "pooled"), fps=2.0
+        ),
         machine=replace(report.machine, versions=versions),
         path=replace(report.path, fps=1.0),
     )
@@ -100,6 +103,9 @@ def test_different_work_is_not_compared_in_silence(report: BenchReport) -> None:
         "cameras: 8 -> 1",
         "dtype: bfloat16 -> float32",
         "window: 9 -> 8",
+        "camera_only: true -> false",
+        "tokens: [camera, pooled] -> [camera, patch",
+        "fps: 2.0 -> none",
         "torch: 1.0 -> ",
         "of the path: 1 -> ",
     ):
