@@ -71,6 +71,11 @@ class FrameQueue:
         """Waiting frames that can be taken together."""
         return min(len(self._frames), self.run)
 
+    @property
+    def would_wait(self) -> bool:
+        """Whether `put` would wait."""
+        return self._mode is CaptureMode.LOSSLESS and len(self._frames) >= self._capacity
+
     def peek(self, most: int) -> list[Frame]:
         """The oldest waiting frames, at most so many, which stay where they are."""
         return list(islice(self._frames, most))

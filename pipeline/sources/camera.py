@@ -185,7 +185,7 @@ class Camera:
         while (captured := await self._receive(capture)) is not None:
             if freeze is not None and freeze.frozen_s(captured.pixels) >= self._config.stall_timeout_s:
                 raise self._stalled("the very same picture")
-            await self._pass_on(captured)
+            await self._pass_on(captured, capture)
             del captured  # else its slot is taken until the next frame comes
         if capture.ended is not None:
             self._queue.count_skipped(capture.ended.skipped)
@@ -200,14 +200,20 @@ class Camera:
             if not capture.starved:
                 raise self._stalled("no new frame")
 
-    async def _pass_on(self, captured: Captured) -> None:
+    async def _pass_on(self, captured: Captured, capture: Capture) -> None:
         self._queue.count_skipped(captured.skipped)
         self._queue.count_unreadable(captured.failed)
         frame = self._frame(captured)
         self._rate.count()
         self._last_frame_at, self._last_pts_ns = self._clock(), captured.pts_ns
         self._notice(frame)
-        await self._queue.put(frame)
+        if not self._queue.would_wait:
+            await self._queue.put(frame)
+            return
+        async with anyio.create_task_group() as tasks:  # a model that is slower than the source may take its time
+            tasks.start_soon(capture.listen, name="listen")
+            await self._queue.put(frame)
+            tasks.cancel_scope.cancel()
 
     def _frame(self, captured: Captured) -> Frame:
         assert self._epoch is not None

@@ -97,6 +97,12 @@ class Capture:
         assert isinstance(message, Picture)
         return self._captured(message)
 
+    async def listen(self) -> None:
+        """Hear what is printed until cancelled, for those who wait for something else than `receive`."""
+        while True:
+            await self._process.printed()
+            self._hear()
+
     async def rewind(self) -> None:
         """Open a source that has ended once more; `info` is new.
 
@@ -144,9 +150,9 @@ class Capture:
         await anyio.lowlevel.checkpoint()
         while True:
             received = self._process.receive()
+            self._hear()  # though more messages wait: what was printed before a frame is heard before it
             if received is None:
                 await self._process.readable()
-                self._hear()
                 continue
             packet, fd = received
             if not packet:

@@ -54,6 +54,7 @@ class CaptureProcess:
         self._ready.register(self._socket, select.EPOLLIN)
         self._ready.register(self._output, select.EPOLLIN)
         self._partial = b""
+        self._silent = False
         self._stopped = False
 
     @property
@@ -88,6 +89,12 @@ class CaptureProcess:
         """Wait for a message or a line."""
         await anyio.wait_readable(self._ready)
 
+    async def printed(self) -> None:
+        """Wait for a line, or a part of one; for ever once nobody holds the other end."""
+        if self._silent:
+            await anyio.sleep_forever()
+        await anyio.wait_readable(self._output)
+
     def lines(self) -> list[str]:
         """What the process and its libraries printed since the last call, in whole lines."""
         chunk = self._partial + self._read_output()
@@ -119,6 +126,7 @@ class CaptureProcess:
         with suppress(BlockingIOError):
             while piece := os.read(self._output, 65536):
                 pieces.append(piece)
+            self._silent = True
             with suppress(FileNotFoundError):  # at its end it would be readable for ever
                 self._ready.unregister(self._output)
         return b"".join(pieces)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import numpy as np
 import pytest
 
@@ -33,6 +34,25 @@ async def test_unreadable_pictures_count_as_failed(make_folder: Callable[..., Pa
     counters = rig.queue.counters
     assert (counters.captured, counters.published, counters.failed, counters.in_flight) == (6, 3, 3, 0)
     assert sum("left out" in line for line in rig.log) == 3
+
+
+async def test_damage_is_told_of_while_frames_wait_for_a_slower_model(make_folder: Callable[..., Path]) -> None:
+    """The capture process is past the first picture while the queue is full; later there always is a next frame."""
+    folder = make_folder(24)
+    for name in ("f3.png", "f10.png"):
+        (folder / name).write_text("no picture")
+    rig = make_rig(lossless(folder, queue_frames=2))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.camera.run)
+        await rig.reached(lambda rig: rig.queue.counters.decode_errors == 1)
+        await rig.reached(lambda rig: rig.queue.would_wait)
+        for _ in range(8):
+            await rig.reached(lambda rig: rig.queue.would_wait)
+            rig.queue.take_nowait()
+        await rig.reached(lambda rig: rig.queue.counters.decode_errors == 2)
+        assert rig.camera.status.state is S.RUNNING
+        tasks.cancel_scope.cancel()
+    assert [line.split(":")[1].rpartition("/")[2] for line in rig.log] == ["f3.png", "f10.png"]
 
 
 @pytest.mark.parametrize("loop", [0, 1])
@@ -128,6 +148,9 @@ class UnevenCapture:
         self.ended: Ended | None = None
         self.starved = False
         self._left = list(enumerate(pts_ms))
+
+    async def listen(self) -> None:
+        await anyio.sleep_forever()
 
     async def receive(self) -> Captured | None:
         if not self._left:
