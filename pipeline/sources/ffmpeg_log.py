@@ -27,6 +27,9 @@ _OPENCV = re.compile(rb"\[ ?(?:WARN|ERROR|FATAL):")
 _SET_UP = b"chosen by get_format"
 _CONTAINER = re.compile(rb"Format (\S+) probed with size")
 _CUT_OFF = b"Stream ends prematurely"
+_NOISE = re.compile(rb" ?(?:deprecated pixel format used|Stream ends prematurely at \d+, should be %d)" % (2**64 - 1))
+"""Lines that go no further: of a pixel format by its older name, and of the end of a stream that announced no length,
+which is 2^64 - 1 here: that it closed is said in better words, and no picture is damaged by it."""
 _REQUEST = b" request: "
 _READ = b" Statistics: "
 _MOST_REQUESTS = 8
@@ -125,7 +128,7 @@ class FFmpegLog:
         for message in messages:
             level, _, text = message.partition(b"]")
             self._note(text)
-            self._passing = int(level) <= _WARNING
+            self._passing = int(level) <= _WARNING and _NOISE.match(text) is None
             if self._passing:
                 self._send(b"[OPENCV:FFMPEG:" + message)
 

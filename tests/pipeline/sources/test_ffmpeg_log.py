@@ -41,6 +41,15 @@ def test_warnings_and_errors_get_through(heard: Heard) -> None:
     assert heard("\n".join(mixed) + "\n")[1] == lines
 
 
+def test_what_the_service_says_better_does_not_get_through(heard: Heard) -> None:
+    """A stream that closes without a length is no damage; a file that is cut off is."""
+    endless = f"[OPENCV:FFMPEG:16] Stream ends prematurely at 1101131, should be {2**64 - 1}\n"
+    log, lines = heard(endless, "[OPENCV:FFMPEG:24] deprecated pixel format used, make sure you did set range\n")
+    assert (log.cut_off, lines) == (True, [])
+    cut_off = "[OPENCV:FFMPEG:16] Stream ends prematurely at 1, should be 2"
+    assert heard(cut_off + "\n")[1] == [cut_off]
+
+
 def test_no_request_gets_through(heard: Heard) -> None:
     request = "[OPENCV:FFMPEG:48] request: GET /x HTTP/1.1\r\nAuthorization: Basic YWRtaW46czNjcmV0\r\nHost: h\r\n\r\n"
     assert heard(request, "[OPENCV:FFMPEG:24] after\ngoes on\n")[1] == ["[OPENCV:FFMPEG:24] after", "goes on"]
