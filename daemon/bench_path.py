@@ -17,7 +17,7 @@ from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
-from retinad.pipeline.sources.camera import Camera, CameraStatus
+from retinad.pipeline.sources.camera import CameraStatus
 
 from .bench_engine import measure_engine
 from .bench_listen import Heard, Noticed
@@ -25,7 +25,8 @@ from .bench_plan import BenchPlan
 from .bench_report import BenchError, EngineResult, PathResult, Percentiles
 from .config import ServiceConfig
 from .load import make_engine
-from .service import Edges, make_camera, serve
+from .logged_camera import LoggedCamera
+from .service import Edges, serve
 from .systemd import Notifier
 from .versions import find_versions
 
@@ -64,13 +65,13 @@ class _BenchEdges:
 
     def make_camera(
         self, config: CameraConfig, queue: FrameQueue, on_status: Callable[[CameraStatus], None], *, first_epoch: int
-    ) -> Camera:
+    ) -> LoggedCamera:
         assert self.alone is not None
         width, height, fps, seed, frames, period = astuple(
             self._plan.spec(self.alone.fps, self._plan.names.index(config.name))
         )
         source = f"synthetic:?width={width}&height={height}&fps={fps}&seed={seed}&frames={frames}&period={period}"
-        return make_camera(replace(config, source=source), queue, on_status, first_epoch=first_epoch)
+        return LoggedCamera(replace(config, source=source), queue, on_status, first_epoch=first_epoch)
 
 
 def measure(plan: BenchPlan, config: ServiceConfig) -> Measured:

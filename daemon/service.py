@@ -13,14 +13,13 @@ import structlog
 from anyio.abc import TaskGroup
 
 from retinad.client.wire import ModelHeader
-from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError, ModelError
-from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
+from retinad.pipeline.frame_queue import FrameQueues
 from retinad.pipeline.packing import largest_record_bytes
 from retinad.pipeline.publisher import Publisher
-from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus
+from retinad.pipeline.sources.camera import CameraState
 from retinad.pipeline.worker import Worker
 
 from .announce import Announcer, Description, model_header
@@ -31,10 +30,11 @@ from .exit_codes import ExitCode
 from .groups import only_error
 from .kept_states import KeptStates
 from .load import load_worker, make_engine
+from .logged_camera import LoggedCamera
 from .loop_lag import LoopLag
 from .pump import pump
 from .report import beat, end_when_hung, report
-from .service_log import CameraLog, FailureLog, different_keys, log_reload, log_start
+from .service_log import FailureLog, different_keys, log_reload, log_start
 from .start_up import StartUp
 from .systemd import Notifier
 
@@ -49,19 +49,6 @@ _HELD_BACK = (signal.SIGHUP, signal.SIGUSR1)
 """Blocked by `__main__` until they are listened to, and again when they no longer are: they would end the process."""
 
 _log = structlog.get_logger("retinad")
-
-
-def make_camera(
-    config: CameraConfig, queue: FrameQueue, on_status: Callable[[CameraStatus], None], *, first_epoch: int
-) -> Camera:
-    """A camera that logs its changes of state, and what its capture process prints."""
-    log = CameraLog(config.name)
-
-    def announce(status: CameraStatus) -> None:
-        log.state(status)
-        on_status(status)
-
-    return Camera(config, queue, announce, on_log=log.line, first_epoch=first_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +68,7 @@ class Edges:
     configure: Callable[[ServiceConfig], None]
     versions: Mapping[str, str]
     make_engine: Callable[[ServiceConfig], AbstractContextManager[Engine]] = make_engine
-    make_camera: MakeCamera = make_camera
+    make_camera: MakeCamera = LoggedCamera
     start_up: StartUp = field(default_factory=lambda: StartUp(KernelCache(None)))
 
 

@@ -22,6 +22,8 @@ from .rate_limit import RateLimit
 from .start_up import ReadyTimes
 
 _INTERVAL_S = 10.0
+_DAMAGED = 3
+"""Damaged pictures or packets of a camera that are named in an interval."""
 _NUMBERS = re.compile(r"\d+")
 _MILESTONES = frozenset({10, 100, 1000, 10_000, 100_000})
 
@@ -36,7 +38,7 @@ class CameraLog:
         self._before: CameraStatus | None = None
         self._trouble: str | None = None
         self._notes: tuple[str, ...] = ()
-        self._limit = RateLimit(_INTERVAL_S)
+        self._limit = RateLimit(_INTERVAL_S, _DAMAGED)
 
     def state(self, status: CameraStatus) -> None:
         """Log a change of state, and what a newly opened source does otherwise than it was asked."""
@@ -53,6 +55,12 @@ class CameraLog:
             self._log.debug(line)
         elif (more := self._limit.admit("damage")) is not None:
             self._log.warning(line, more_like_it=more)
+
+    def close(self) -> None:
+        """Log how much damage was not named; the camera has ended or was stopped."""
+        held_back = sum(self._limit.take_suppressed().values())
+        if held_back:
+            self._log.warning("more damage than was named", more_like_it=held_back)
 
     def _level(self, status: CameraStatus) -> int:
         reason = _NUMBERS.sub("#", status.reason or "")  # FFmpeg says in nanoseconds after how long it gave up

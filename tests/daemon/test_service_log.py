@@ -56,15 +56,18 @@ def test_a_trouble_that_takes_another_time_at_each_try_is_the_same_trouble() -> 
     assert levels(tries) == ["warning", "debug", "debug", "debug"]
 
 
-def test_a_picture_left_out_is_named_at_the_default_level_and_not_each_time() -> None:
+def test_three_pictures_left_out_are_named_at_the_default_level_and_the_rest_are_counted() -> None:
     with structlog.testing.capture_logs() as lines:
         log = CameraLog("a")
         for number in range(5):
             log.line(f"left out: pics/{number}.png: it is no picture")
         log.line("[mjpeg] something from a library")
-    assert [(line["event"], line["log_level"]) for line in lines] == [
-        ("left out: pics/0.png: it is no picture", "warning"),
-        ("[mjpeg] something from a library", "debug"),
+        log.close()
+        log.close()
+    assert [(line["event"], line["log_level"], line.get("more_like_it")) for line in lines] == [
+        *((f"left out: pics/{number}.png: it is no picture", "warning", 0) for number in range(3)),
+        ("[mjpeg] something from a library", "debug", None),
+        ("more damage than was named", "warning", 2),
     ]
 
 
