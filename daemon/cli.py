@@ -124,7 +124,7 @@ def run(
 def check(
     config: ConfigArgument = _DEFAULT_CONFIG,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Print what the weights and each camera's stream take of the device.")
+        bool, typer.Option("--memory", help="Print what it takes of the device, part by part, and whether it fits.")
     ] = False,
     source_size: Annotated[
         str | None, typer.Option(metavar="WIDTHxHEIGHT", help="With --memory: of every camera's pictures.")
@@ -137,15 +137,18 @@ def check(
     from .config_show import show_config
     from .missing_paths import missing_paths
 
+    if source_size is not None and not memory:
+        raise typer.BadParameter("it belongs to --memory", param_hint="--source-size")
     loaded = _load(config)
     for line in missing_paths(loaded.cameras):
         typer.echo(f"note: {line}", err=True)
     if memory:
-        from .memory_report import memory_report
+        from .memory_report import device_bytes, memory_report
         from .picture_size import ANY, parse_size
 
         try:
-            typer.echo(memory_report(loaded, parse_size(source_size, ANY) if source_size else None))
+            size = None if source_size is None else parse_size(source_size, ANY)
+            typer.echo(memory_report(loaded, size, device_bytes(loaded.model.device)))
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--source-size") from error
     else:

@@ -11,7 +11,7 @@ from .model.delta_attention import streaming_config
 from .model.devices import torch_dtype
 from .packing import TokenShape
 
-_HEADROOM = 10
+HEADROOM = 10
 """A tenth of a GPU's memory is left for what a step computes with: at most 1 GiB for 8 frames of the released model."""
 
 
@@ -33,7 +33,7 @@ def memory_limit(device: torch.device) -> int | None:
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
-    return max(0, free - total // _HEADROOM)
+    return max(0, free - total // HEADROOM)
 
 
 def check_admission(camera: str, stream: StreamConfig, opened: int, config: ModelConfig, pool: Pool) -> None:

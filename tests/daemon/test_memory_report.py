@@ -1,6 +1,7 @@
 """What `check --memory` says of a camera is what its stream takes, by the pool's own sums."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ LIVE = 'source = "/dev/video0"\n'
 def report_of(folder: Path, camera: str = LIVE, model: str = "", size: tuple[int, int] | None = None) -> str:
     path = folder / "config.toml"
     path.write_text(LINGBOT.format(model=model, camera=camera))
-    return memory_report(load_config(path, {}), size)
+    return memory_report(load_config(path, {}), size, 16 << 30)
 
 
 def test_a_camera_of_the_released_model_takes_7_gib_with_the_sum_beside_it(tmp_path: Path) -> None:
@@ -58,9 +59,38 @@ def test_the_size_is_the_options_or_the_configs(
 
 
 def test_sizes_that_are_assumed_are_called_so_with_what_to_do(tmp_path: Path) -> None:
-    assert report_of(tmp_path).endswith("--source-size WIDTHxHEIGHT puts one in place of 640x480")
+    assert "--source-size WIDTHxHEIGHT puts one in place of 640x480\n" in report_of(tmp_path)
     assert "--source-size" not in report_of(tmp_path, 'source = "/dev/video0"\nsize = [640, 480]\n')
     assert "--source-size" not in report_of(tmp_path, size=(640, 480))
+
+
+@pytest.mark.parametrize(
+    ("cameras", "frames"),
+    [
+        (("", ""), 8),  # of each its first block, never both in one forward
+        (("stream = { scale_frames = 3 }\n", "stream = { scale_frames = 2 }\n"), 5),
+        (("stream = { scale_frames = 3 }\n", "size = [1280, 720]\nstream = { scale_frames = 2 }\n"), 3),
+        (('mode = "lossless"\nstream = { run_frames = 20 }\n', ""), 20),
+    ],
+)
+def test_the_sum_has_the_frames_of_the_largest_forward(tmp_path: Path, cameras: tuple[str, str], frames: int) -> None:
+    first, second = (f'source = "/dev/video0"\n{keys}' for keys in cameras)
+    assert f" for {frames} frames\ntogether: " in report_of(tmp_path, f'{first}[[camera]]\nname = "b"\n{second}')
+
+
+def test_it_says_for_what_it_is_computed_and_whether_that_is_there(tmp_path: Path) -> None:
+    """On a machine without the GPU of the service the sums of float32 are twice those."""
+    lines = report_of(tmp_path).splitlines()
+    assert lines[0] == "for cpu in bfloat16 (model.device, model.dtype)"
+    assert re.fullmatch(r"together: 9\.\d\d GiB, which fits the 16\.00 GiB of this machine", lines[-1])
+    lines = report_of(tmp_path, 'source = "0"\n[[camera]]\nname = "b"\nsource = "1"\n').splitlines()
+    assert re.fullmatch(r"together: 16\.\d\d GiB, which is MORE than the 16\.00 GiB of this machine", lines[-1])
+    config = load_config(tmp_path / "config.toml", {"RETINAD_MODEL__DTYPE": "float32"})
+    assert "RETINAD_MODEL__DTYPE=bfloat16" in memory_report(config, None, 1).splitlines()[0]
+    on_gpu = replace(config, model=replace(config.model, device="cuda:0"))
+    assert memory_report(on_gpu, None, 20 << 30).endswith(
+        "does NOT fit the 20.00 GiB of cuda:0: 18.00 GiB are for all but steps"
+    )
 
 
 def test_a_network_without_blocks_has_no_memory_and_no_sum_of_zeros(tmp_path: Path) -> None:
@@ -78,7 +108,7 @@ def test_it_is_what_the_engine_takes(tmp_path: Path, mixers: str) -> None:
         for number in range(3):
             engine.step([frame("a", number)])
         (stream,) = engine.statistics().streams
-    assert f"    memory: {gib(stream.nbytes)} for" in memory_report(config, None)
+    assert f"    memory: {gib(stream.nbytes)} for" in memory_report(config, None, 1 << 30)
 
 
 @pytest.mark.parametrize("size", ["1920", "0x0", "1x9999", "axb"])
@@ -86,5 +116,6 @@ def test_a_size_that_cannot_be_is_refused(tmp_path: Path, size: str, capsys: pyt
     config = str(write_config(tmp_path, '[[camera]]\nname = "a"\nsource = "synthetic:"\n'))
     assert run_command(["check", config, "--memory", "--source-size", size]) == ExitCode.USAGE
     assert "--source-size" in capsys.readouterr().err
+    assert run_command(["check", config, "--source-size", "320x200"]) == ExitCode.USAGE
     assert run_command(["check", config, "--memory", "--source-size", "320x200"]) == ExitCode.OK
     assert "a: " in capsys.readouterr().out
