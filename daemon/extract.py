@@ -33,6 +33,7 @@ from retinad.pipeline.worker import Worker
 
 from .exit_codes import ExitCode, JobError
 from .extract_index import Index, Resume
+from .extract_names import picture_names
 from .extract_output import Output, find_index
 from .extract_progress import Reporter
 from .extract_request import CAMERA, Extraction, choose_run
@@ -89,6 +90,7 @@ class _Job:
         self._news = anyio.Event()
         self._next_seq = 0
         self._seen_seq = -1
+        self._named = False
 
     async def receive_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -155,7 +157,7 @@ class _Job:
     async def _extract(self, worker: Worker[Engine], output: Output, total: int | None) -> ExitCode:
         config = self._wanted.camera(output.index.settings.stream)
         queue = FrameQueue(config.mode, config.waiting_frames, config.run, FrameCounters(), self._wake, 0)
-        camera = Camera(config, queue, _ignore, on_log=self._reporter.hear)
+        camera = Camera(config, queue, partial(self._see, output), on_log=self._reporter.hear)
         send, receive = anyio.create_memory_object_stream[_Done](max(1, _WRITE_BEHIND // config.run))
         self._reporter.begin(output.frames)
         async with anyio.create_task_group() as writing:
@@ -166,6 +168,11 @@ class _Job:
                     await self._run_steps(worker, queue, send, output)
                 reading.cancel_scope.cancel()
         return await self._finish(output, queue)
+
+    def _see(self, output: Output, status: CameraStatus) -> None:
+        if status.state is CameraState.RUNNING and status.info is not None and not self._named:
+            self._named = True  # before the first frame is in the queue
+            output.files = picture_names(self._wanted.source, status.info.frame_count)
 
     async def _capture(self, camera: Camera) -> None:
         self._ended = await camera.run()
@@ -242,7 +249,7 @@ class _Job:
         ended = self._ended
         if self._is_at_its_end:
             assert ended is not None
-            await anyio.to_thread.run_sync(output.finish, queue.counters.failed)
+            await anyio.to_thread.run_sync(output.finish, queue.counters.captured)
             return self._summary(output, ended)
         safe = self._left(output.index.frames)
         if self._stopped:
@@ -278,10 +285,6 @@ class _Job:
 
     def _wake(self) -> None:
         self._news.set()
-
-
-def _ignore(status: CameraStatus) -> None:
-    """Does nothing with a state."""
 
 
 def _step(ahead: Ahead, frames: list[Frame], engine: Engine) -> list[Outcome]:

@@ -68,7 +68,7 @@ class TensorEntry:
 class FrameEntry:
     """One frame of a shard, in the order of its rows. Names as in the service's messages.
 
-    `frame` counts the frames that gave features, from 0.
+    `frame` counts the frames that gave features, from 0; `file` is the picture of a folder or glob, else None.
     """
 
     frame: int
@@ -78,6 +78,7 @@ class FrameEntry:
     epoch_frame: int
     keyframe: bool
     flags: tuple[Flag, ...]
+    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,15 @@ class Failure:
 
     source_seq: int
     reason: str
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A frame that could not be decoded."""
+
+    source_seq: int
+    file: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +130,12 @@ class Index:
         settings: by which settings.
         mixers: how the model's global blocks mix tokens over time.
         frames: frames that gave features.
-        unreadable: frames that could not be decoded; known at the end.
+        unreadable: frames that could not be decoded, before the place where a job goes on or in all.
         failures: frames that were decoded and gave no features.
         shards: the files.
         resume: where to go on, or None.
+        unreadable_frames: which could not be decoded, the first thousand. This and `file` are newer than their form:
+            earlier versions wrote none, and read over it.
     """
 
     schema: int
@@ -136,6 +148,7 @@ class Index:
     failures: tuple[Failure, ...]
     shards: tuple[ShardEntry, ...]
     resume: Resume | None
+    unreadable_frames: tuple[Unreadable, ...] = ()
 
 
 def read_index(folder: Path) -> Index | None:

@@ -36,6 +36,7 @@ from .extract_index import (
     read_index,
     write_index,
 )
+from .extract_names import find_unreadable, name_of
 
 SHARD_BYTES = 256 << 20
 """A shard is full when it has so many bytes of features: large enough for any disk, small enough to wait for."""
@@ -81,6 +82,7 @@ class Output:
     Attributes:
         index: what is written and named so far.
         frames: frames that were given to `add` and had features, those of earlier tries included.
+        files: names of the recording's pictures by `source_seq`, where it has such; to be set before `add`.
 
     Args:
         folder: made if it is not there.
@@ -92,6 +94,7 @@ class Output:
     def __init__(self, folder: Path, index: Index, shard_frames: int | None, lock: int) -> None:
         self.index = index
         self.frames = index.frames
+        self.files: Sequence[str] = ()
         self._folder = folder
         self._shard_frames = shard_frames
         self._shards = list(index.shards)
@@ -147,7 +150,8 @@ class Output:
         """
         for outcome in outcomes:
             if isinstance(outcome, FrameFailure):
-                self._failures.append(Failure(outcome.stamp.source_seq, outcome.reason))
+                number = outcome.stamp.source_seq
+                self._failures.append(Failure(number, outcome.reason, name_of(self.files, number)))
             else:
                 self._add(outcome)
 
@@ -158,19 +162,19 @@ class Output:
             JobError: it cannot be written.
         """
         self._write_shard()
-        self._write_index(replace(self.index, resume=resume))
+        self._write_index(replace(self.index, resume=resume), resume.source_seq)
 
-    def finish(self, unreadable: int) -> None:
+    def finish(self, source_frames: int) -> None:
         """Write all that was added, and the final index.
 
         Args:
-            unreadable: frames of the recording that could not be decoded.
+            source_frames: frames of the recording, those included that could not be decoded.
 
         Raises:
             JobError: it cannot be written.
         """
         self._write_shard()
-        self._write_index(replace(self.index, complete=True, unreadable=unreadable, resume=None))
+        self._write_index(replace(self.index, complete=True, resume=None), source_frames)
 
     def _add(self, features: Features) -> None:
         if self._open is not None and not self._open.takes(features):
@@ -190,10 +194,12 @@ class Output:
         path = self._folder / f"features-{len(self._shards):06}.{form}"
         with _written(self._folder):
             write_npz(path, shard.frames) if form == "npz" else write_safetensors(path, shard.frames)
-        self._shards.append(_described(path.name, shard.frames, self.frames - len(shard.frames)))
+        self._shards.append(_described(path.name, shard.frames, self.frames - len(shard.frames), self.files))
 
-    def _write_index(self, index: Index) -> None:
+    def _write_index(self, index: Index, end: int) -> None:
+        unreadable, named = find_unreadable(self._shards, self._failures, end, self.files)
         index = replace(index, frames=self.frames, shards=tuple(self._shards), failures=tuple(self._failures))
+        index = replace(index, unreadable=unreadable, unreadable_frames=named)
         before, self.index = self.index.resume, index
         with _written(self._folder):
             write_index(self._folder, index)
@@ -242,7 +248,7 @@ def _columns(frames: Sequence[Features]) -> list[tuple[str, FeatureTensor, list[
     return [(one.name, one, [frame.tensors[place] for frame in frames]) for place, one in enumerate(firsts)]
 
 
-def _described(file: str, frames: Sequence[Features], first: int) -> ShardEntry:
+def _described(file: str, frames: Sequence[Features], first: int, files: Sequence[str]) -> ShardEntry:
     one = frames[0]
     tensors = (
         TensorEntry(tensor.name, tensor.layer, tensor.group, _names(tensor)[0], tensor.data.shape)
@@ -257,6 +263,7 @@ def _described(file: str, frames: Sequence[Features], first: int) -> ShardEntry:
             epoch_frame=features.epoch_frame,
             keyframe=features.keyframe,
             flags=tuple(sorted(features.flags)),
+            file=name_of(files, features.stamp.source_seq),
         )
         for place, features in enumerate(frames)
     )

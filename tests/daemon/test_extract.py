@@ -26,7 +26,7 @@ from retinad.daemon import extract as job
 from retinad.daemon import extract_output
 from retinad.daemon.cli import run_command
 from retinad.daemon.exit_codes import ExitCode, JobError
-from retinad.daemon.extract_index import FrameEntry, Index, read_index
+from retinad.daemon.extract_index import FrameEntry, Index, Unreadable, read_index
 from retinad.daemon.extract_progress import Reporter, progress_line
 from retinad.daemon.extract_request import Extraction
 from retinad.daemon.job_config import load_job_config
@@ -138,14 +138,46 @@ def test_pictures_give_what_the_service_publishes_of_them(tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_decoded_is_left_out_named_and_counted(tmp_path: Path) -> None:
-    paths = write_frames(tmp_path / "pictures", 6)
-    paths[3].write_bytes(b"no picture")
+    paths = write_frames(tmp_path / "pictures", 7)
+    for number in (3, 6):
+        paths[number].write_bytes(b"no picture")
     code, said = play(wanted(tmp_path, tmp_path / "pictures"))
     index = index_of(tmp_path / "out")
-    assert (code, index.frames, index.unreadable) == (ExitCode.OK, 5, 1)
-    assert [frame.source_seq for frame in frames_of(index)] == [0, 1, 2, 4, 5]
+    assert (code, index.frames, index.unreadable) == (ExitCode.OK, 5, 2)
+    assert index.unreadable_frames == (Unreadable(3, "frame3.png"), Unreadable(6, "frame6.png"))
+    assert [(frame.source_seq, frame.file) for frame in frames_of(index)] == [
+        (number, f"frame{number}.png") for number in (0, 1, 2, 4, 5)
+    ]
     assert "frame3.png" in said
-    assert "5 frames; 1 unreadable, 0 failed" in said
+    assert "5 frames; 2 unreadable, 0 failed" in said
+
+
+def test_an_index_tells_of_unreadable_pictures_wherever_its_job_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an earlier version, which wrote no names, was stopped."""
+    for number, path in enumerate(write_frames(tmp_path / "pictures", 12)):
+        if number in (1, 9):
+            path.write_bytes(b"no picture")
+    with monkeypatch.context() as patch:
+        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 8))
+        with pytest.raises(Killed):
+            play(wanted(tmp_path, tmp_path / "pictures"))
+    stopped = index_of(tmp_path / "out")
+    assert stopped.resume is not None
+    assert stopped.unreadable == stopped.resume.source_seq - stopped.frames == 1
+    assert stopped.unreadable_frames == (Unreadable(1, "frame1.png"),)
+    content = json.loads((tmp_path / "out" / "index.json").read_text())
+    del content["unreadable_frames"]
+    for shard in content["shards"]:
+        for frame in shard["frames"]:
+            del frame["file"]
+    (tmp_path / "out" / "index.json").write_text(json.dumps(content | {"unreadable": 0}))
+    assert play(wanted(tmp_path, tmp_path / "pictures"))[0] == ExitCode.OK
+    index = index_of(tmp_path / "out")
+    assert (index.frames, index.unreadable) == (10, 2)
+    assert index.unreadable_frames == (Unreadable(1, "frame1.png"), Unreadable(9, "frame9.png"))
+    assert [frame.file for frame in frames_of(index)][-2:] == ["frame10.png", "frame11.png"]
 
 
 def test_a_shard_holds_pictures_of_one_size(tmp_path: Path) -> None:
