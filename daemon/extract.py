@@ -36,7 +36,7 @@ from .extract_index import Index, Resume
 from .extract_names import picture_names
 from .extract_output import Output, find_index
 from .extract_progress import Reporter
-from .extract_request import CAMERA, Extraction, choose_run
+from .extract_request import CAMERA, Extraction, check_finished, choose_run
 from .groups import only_error
 from .load import open_engine
 
@@ -104,6 +104,11 @@ class _Job:
 
     async def run(self) -> ExitCode:
         before = find_index(self._wanted.out)
+        if before is not None and before.complete:
+            check = partial(check_finished, self._wanted, before)
+            await anyio.to_thread.run_sync(check, abandon_on_cancel=True)
+            self._reporter.say(f"{self._wanted.out} is complete: {before.frames} frames")
+            return ExitCode.OK
         async with AsyncExitStack() as stack:
             with self._loading:
                 info = await self._probe()
@@ -114,9 +119,6 @@ class _Job:
             if self._stopped:
                 self._reporter.say(f"stopped before the first step: {self._left(before.frames if before else 0)}")
                 return ExitCode.INCOMPLETE
-            if output.index.complete:
-                self._reporter.say(f"{self._wanted.out} is complete: {output.index.frames} frames")
-                return ExitCode.OK
             if output.index.resume is not None:
                 await self._go_on(worker, output.index.resume)
             return await self._extract(worker, output, info.frame_count)

@@ -1,16 +1,19 @@
 """The index of an extracted recording, `index.json`: what its shards hold, by which settings, and where to go on."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from retinad.pipeline.config import OutputConfig, ResizeMode, StreamConfig
+from retinad.pipeline.differences import differences
 from retinad.pipeline.frames import Affine, Flag, Size, TokenGroup
 from retinad.pipeline.saved_stream import ModelIdentity
 from retinad.pipeline.whole_file import written_whole
+
+from .exit_codes import ExitCode, JobError
 
 SCHEMA = 1
 """Number of the index's form."""
@@ -187,6 +190,24 @@ def check_files(folder: Path, index: Index) -> None:
             raise DamagedIndex(f"{folder / INDEX} names {name}, which is no file of this folder")
         if least and (not path.is_file() or path.stat().st_size < least):
             raise DamagedIndex(f"{path} is missing or too short: remove {folder} to begin anew")
+
+
+def check_settings(folder: Path, before: Index, settings: Settings) -> None:
+    """Check that a folder's features were made with these settings.
+
+    Raises:
+        JobError: others, which the message names.
+    """
+    made = before.settings
+    made = replace(
+        made, model=replace(made.model, layers=settings.model.layers)
+    )  # follows from others, which are named
+    changes = "; ".join(differences(made, settings))
+    if changes:
+        raise JobError(
+            ExitCode.CANNOT_CREATE,
+            f"{folder} holds features made with other settings: {changes}. Name another folder, or remove this one",
+        )
 
 
 def _bytes_of(shard: ShardEntry) -> int:

@@ -14,7 +14,6 @@ from typing import Self
 
 import numpy as np
 
-from retinad.pipeline.differences import differences
 from retinad.pipeline.frames import Features, FeatureTensor, FrameFailure, Outcome
 from retinad.pipeline.messages import tensor_bytes
 from retinad.pipeline.tensor_file import Entry, write_tensor_file
@@ -33,6 +32,7 @@ from .extract_index import (
     ShardEntry,
     TensorEntry,
     check_files,
+    check_settings,
     read_index,
     write_index,
 )
@@ -118,7 +118,7 @@ class Output:
             JobError: it was written with other settings, another job writes to it, or it cannot be written.
         """
         if before is not None:
-            _check(folder, before, settings)
+            check_settings(folder, before, settings)
         with _written(folder):
             folder.mkdir(parents=True, exist_ok=True)
             lock = _lock(folder)
@@ -288,19 +288,6 @@ def _lock(folder: Path) -> int:
         os.close(descriptor)
         raise JobError(ExitCode.UNAVAILABLE, f"another job is writing to {folder}") from None
     return descriptor
-
-
-def _check(folder: Path, before: Index, settings: Settings) -> None:
-    made = before.settings
-    made = replace(
-        made, model=replace(made.model, layers=settings.model.layers)
-    )  # follows from others, which are named
-    changes = "; ".join(differences(made, settings))
-    if changes:
-        raise JobError(
-            ExitCode.CANNOT_CREATE,
-            f"{folder} holds features made with other settings: {changes}. Name another folder, or remove this one",
-        )
 
 
 @contextmanager

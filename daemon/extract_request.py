@@ -9,12 +9,13 @@ import torch
 from retinad.pipeline.config import CameraConfig, CaptureMode, ModelConfig, ResizeMode, StreamConfig
 from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frames import Size
+from retinad.pipeline.model.checkpoint import weights_name
 from retinad.pipeline.run_length import RUNS, Room, longest_run
 from retinad.pipeline.saved_stream import ModelIdentity
 from retinad.pipeline.sources.parse import DeviceSpec, NetworkSpec, PathSpec, parse_source
 from retinad.pipeline.sources.redact import mask
 
-from .extract_index import Form, Index, Settings
+from .extract_index import Form, Index, Settings, check_settings
 
 CAMERA = "input"
 """What the stream is called in the engine."""
@@ -99,6 +100,17 @@ def choose_run(wanted: Extraction, size: Size, before: Index | None) -> int:
         return longest_run(wanted.model, wanted.stream, size, wanted.resize, room, (asked,) if asked else RUNS)
     except ValueError:
         return asked or wanted.stream.run_frames  # such a picture cannot be fitted: the engine says so of each
+
+
+def check_finished(wanted: Extraction, index: Index) -> None:
+    """Check that a complete folder holds what is asked for; of the model only its weights' file is read, for the name.
+
+    Raises:
+        JobError: it holds features made with other settings.
+        ModelError: the file of the weights cannot be read.
+    """
+    run_frames = wanted.run_frames or index.settings.stream.run_frames
+    check_settings(wanted.out, index, wanted.settings(weights_name(wanted.model), run_frames))
 
 
 def _whole_name(source: str) -> str:

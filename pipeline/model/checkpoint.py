@@ -47,11 +47,11 @@ def load_model(config: ModelConfig) -> tuple[Network, str]:
         ValueError: the network's shape is impossible.
     """
     device, model = torch.device(config.device), blank_model(config)
-    weights, label = _weights(model, config)
+    weights, name = _weights(model, config), _name(model, config)
     wanted = model.state_dict()
     placed = {name: value.to(device=device, dtype=wanted[name].dtype) for name, value in weights}
     model.load_state_dict(placed, assign=True)
-    return model.to(device).requires_grad_(False).eval(), label
+    return model.to(device).requires_grad_(False).eval(), name
 
 
 def blank_model(config: ModelConfig) -> Network:
@@ -63,6 +63,19 @@ def blank_model(config: ModelConfig) -> Network:
     dtype = torch_dtype(config.dtype)
     with torch.device("meta"):
         return Aggregator(config.network, dtype) if config.network.depth else PatchFeatures(config.network, dtype)
+
+
+def weights_name(config: ModelConfig) -> str:
+    """What a model's weights are called, as `load_model` says; it reads their file, and loads nothing.
+
+    Raises:
+        ModelError: the file cannot be read.
+        ValueError: the network's shape is impossible.
+    """
+    try:
+        return _name(blank_model(config), config)
+    except OSError as exc:
+        raise ModelError(f"checkpoint {exc.filename}: {exc.strerror}") from exc
 
 
 def random_weights(model: nn.Module, seed: int) -> Iterator[tuple[str, Tensor]]:
@@ -105,16 +118,26 @@ def backbone_weights(model: nn.Module, path: Path) -> Iterator[tuple[str, Tensor
     return _fitted(path, wanted, found, hint)
 
 
-def _weights(model: Network, config: ModelConfig) -> tuple[Iterable[tuple[str, Tensor]], str]:
-    random = f"random:{config.seed}"
+def _weights(model: Network, config: ModelConfig) -> Iterable[tuple[str, Tensor]]:
     if config.checkpoint is not None:
-        return checkpoint_weights(model, config.checkpoint), f"sha256:{file_sha256(config.checkpoint)}"
+        return checkpoint_weights(model, config.checkpoint)
     if config.backbone_checkpoint is None:
-        return random_weights(model, config.seed), random
-    path, wanted = config.backbone_checkpoint, model.state_dict()
-    weights, label = backbone_weights(model, path), f"sha256:{file_sha256(path)}"
-    rest = {name: value for name, value in wanted.items() if not name.startswith(BACKBONE)}
-    return chain(weights, _random_weights(rest, config.seed)), f"{label}+{random}" if rest else label
+        return random_weights(model, config.seed)
+    weights = backbone_weights(model, config.backbone_checkpoint)
+    return chain(weights, _random_weights(_not_of_backbone(model), config.seed))
+
+
+def _name(model: Network, config: ModelConfig) -> str:
+    random = f"random:{config.seed}"
+    path = config.checkpoint or config.backbone_checkpoint
+    if path is None:
+        return random
+    is_whole = config.checkpoint is not None or not _not_of_backbone(model)
+    return f"sha256:{file_sha256(path)}" + ("" if is_whole else f"+{random}")
+
+
+def _not_of_backbone(model: Network) -> dict[str, Tensor]:
+    return {name: value for name, value in model.state_dict().items() if not name.startswith(BACKBONE)}
 
 
 def _aggregator_keys(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
