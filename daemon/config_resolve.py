@@ -88,10 +88,8 @@ def _resolve_source(source: str, path: KeyPath, environment: Mapping[str, str], 
         if any("\ud800" <= character <= "\udfff" for character in text):  # how Python spells a variable's odd bytes
             raise ValueError("expected UTF-8 text")
         parse_source(text)
-    except ValueError as error:
-        report.add(path, str(error))
-    except SourceError as error:
-        report.add(path, mask(str(error), text))
+    except (ValueError, SourceError) as error:
+        report.add(path, str(error))  # neither shows any of a source with secrets
     else:
         return text
     return source

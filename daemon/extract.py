@@ -124,7 +124,11 @@ class _Job:
             return await self._extract(worker, output, info.frame_count)
 
     async def _probe(self) -> SourceInfo:
-        if self._wanted.is_live:
+        try:
+            live = self._wanted.is_live
+        except SourceError as error:
+            raise JobError(ExitCode.NO_INPUT, f"{error.fault}: {error}") from None
+        if live:
             raise JobError(ExitCode.USAGE, self._no_end())
         info = await probe(self._wanted.camera(self._wanted.stream))
         if isinstance(info, SourceError):

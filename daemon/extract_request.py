@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from retinad.pipeline.config import CameraConfig, CaptureMode, ModelConfig, ResizeMode, StreamConfig
-from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import weights_name
 from retinad.pipeline.run_length import RUNS, Room, longest_run
@@ -49,11 +48,12 @@ class Extraction:
 
     @property
     def is_live(self) -> bool:
-        """Whether the source is a camera by its name alone. What is no source is none: opening it says so."""
-        try:
-            spec = parse_source(self.source)
-        except SourceError:
-            return False
+        """Whether the source is a camera by its name alone.
+
+        Raises:
+            SourceError: it is no source.
+        """
+        spec = parse_source(self.source)
         address = spec.url.partition("://")[0].lower() if isinstance(spec, NetworkSpec) else ""
         return isinstance(spec, DeviceSpec) or address in ("rtsp", "rtsps")
 

@@ -4,10 +4,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from retinad.pipeline.sources.redact import MASK, mask
-
-_SHORTEST = 4
-"""Shorter secrets are masked within addresses only: masking every `12` would make the log unreadable."""
+from retinad.pipeline.sources.redact import MASK, SHORTEST, mask
 
 
 class Redactor:
@@ -19,8 +16,11 @@ class Redactor:
         self.add(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Mask these from now on, in the forms in which messages quote them too. Safe to call from any thread."""
-        self._secrets |= {form for secret in secrets if len(secret) >= _SHORTEST for form in _quoted_forms(secret)}
+        """Mask these from now on, in the forms in which messages quote them too. Safe to call from any thread.
+
+        Those shorter than `SHORTEST` are masked within addresses only.
+        """
+        self._secrets |= {form for secret in secrets if len(secret) >= SHORTEST for form in _quoted_forms(secret)}
         longest_first = sorted(self._secrets, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 

@@ -6,11 +6,15 @@ from typing import get_type_hints
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from ..errors import SourceError, SourceFault
-from .redact import SAFE_IN_USERINFO, redact_url, split_userinfo
+from .redact import SAFE_IN_USERINFO, is_ambiguous, mask, redact_url, split_userinfo
 
 NETWORK_SCHEMES = ("rtsp", "rtsps", "http", "https")
 _LONE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_AMBIGUOUS = (
+    "the address can be read in two ways: @ / ? # stand as they are in its user or password, or @ in its path."
+    " Write them percent-encoded: @ is %40, / is %2F, ? is %3F, # is %23 (and % is %25)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,10 @@ def parse_source(text: str) -> SourceSpec:
     if text.startswith("/dev/"):
         return DeviceSpec(text)
     if text == "synthetic" or text.startswith("synthetic:"):
-        return _synthetic(text.removeprefix("synthetic").removeprefix(":"))
+        try:
+            return _synthetic(text.removeprefix("synthetic").removeprefix(":"))
+        except ValueError as exc:
+            raise _unreadable(mask(f"synthetic: {exc}", text)) from None  # an address may stand behind it
     scheme = _SCHEME.match(text)
     return _address(text, scheme[1].lower()) if scheme else PathSpec(text)
 
@@ -86,7 +93,7 @@ def _address(text: str, scheme: str) -> SourceSpec:
     if scheme == "file":
         host, slash, path = text.partition("://")[2].partition("/")
         if host not in ("", "localhost") or not slash:
-            raise _unreadable(f"{text!r} names a file on host {host!r}: write file:///path or the plain path")
+            raise _unreadable("the address names a file on another host: write file:///path or the plain path")
         return PathSpec(unquote(slash + path))
     if scheme not in NETWORK_SCHEMES:
         known = ", ".join(f"{name}://" for name in (*NETWORK_SCHEMES, "file"))
@@ -95,6 +102,8 @@ def _address(text: str, scheme: str) -> SourceSpec:
 
 
 def _encoded(url: str) -> str:
+    if is_ambiguous(url):
+        raise _unreadable(_AMBIGUOUS)
     scheme, userinfo, rest = split_userinfo(url)
     try:
         parts = urlsplit(scheme + rest)
@@ -103,8 +112,8 @@ def _encoded(url: str) -> str:
     except ValueError:
         host = None
     if not host:
-        form = f"{scheme}[user:password@]host[:port]/path"
-        raise _unreadable(f"{redact_url(url)} has no valid host and port: write {form}")
+        # What stands in the host's place may be a password whose @ is missing.
+        raise _unreadable(f"the address has no valid host and port: write {scheme}[user:password@]host[:port]/path")
     if userinfo is None:
         return scheme + rest
     return f"{scheme}{quote(_LONE_PERCENT.sub('%25', userinfo), safe=SAFE_IN_USERINFO)}@{rest}"
@@ -114,10 +123,10 @@ def _synthetic(text: str) -> SyntheticSpec:
     kinds = get_type_hints(SyntheticSpec)
     given: dict[str, int | float] = {}
     if text and not text.startswith("?"):
-        raise _unreadable(f"synthetic: is followed by {text!r}: write synthetic:?width=640&height=480&fps=30&seed=0")
+        raise ValueError(f"is followed by {text!r}: write synthetic:?width=640&height=480&fps=30&seed=0")
     for key, value in parse_qsl(text[1:], keep_blank_values=True, separator="&"):
         if key not in kinds:
-            raise _unreadable(f"synthetic: has no option {key!r}: {', '.join(kinds)} are known")
+            raise ValueError(f"has no option {key!r}: {', '.join(kinds)} are known")
         given[key] = _number(key, value, kinds[key])
     spec = SyntheticSpec(**given)  # type: ignore[arg-type]  # every value was read by its field's type
     _check_ranges(spec)
@@ -127,8 +136,8 @@ def _synthetic(text: str) -> SyntheticSpec:
 def _number(key: str, value: str, kind: type[int] | type[float]) -> int | float:
     try:
         return kind(value)
-    except ValueError as exc:
-        raise _unreadable(f"synthetic: {key} takes a number, got {value!r}") from exc
+    except ValueError:
+        raise ValueError(f"{key} takes a number, got {value!r}") from None
 
 
 def _check_ranges(spec: SyntheticSpec) -> None:
@@ -142,7 +151,7 @@ def _check_ranges(spec: SyntheticSpec) -> None:
     ):
         value = getattr(spec, name)
         if not low <= value <= high:
-            raise _unreadable(f"synthetic: {name} is {low} to {high}, got {value}")
+            raise ValueError(f"{name} is {low} to {high}, got {value}")
 
 
 def _unreadable(message: str) -> SourceError:

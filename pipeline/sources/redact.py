@@ -7,27 +7,47 @@ from urllib.parse import quote, unquote
 MASK = "***"
 SAFE_IN_USERINFO = ":%!$&()*+,;=~"
 """What user information may hold as it is, percent signs of what is encoded already among it."""
+SHORTEST = 4
+"""Characters of a secret that is masked wherever it stands. Shorter ones are in many a word, and are masked only where
+they stand as a password: masking every `p` would leave little of `rtsp`, and tell what the password is."""
 _SECRET_KEYS = r"pass\w*|pwd|\w*token|\w*auth|\w*secret|sig|signature|\w*key|credentials?"
 _QUERY = re.compile(rf"([?&;](?:{_SECRET_KEYS})=)([^&\s\"'<>]*)", re.IGNORECASE)
 _USERINFO = re.compile(r"(\w[\w+.-]*://)[^\s\"'<>]*@")
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]]+)(?::\d*)?(?=[/?#]|$)")
+_SEPARATOR = re.compile(r"[@:/?#\[\]]")
+_IPV6 = r"\[[0-9A-Fa-f:.]+(?:%\w+)?\]"
+_CLEARLY_HOST = re.compile(rf"(?:{_IPV6}|localhost|[^@:\[\]]+\.[^@:\[\]]+)(?::\d*)?")
+_IP_ADDRESS = re.compile(rf"(?:{_IPV6}|\d+\.\d+\.\d+\.\d+)(?=[:/?#]|$)")
 
 
 def split_userinfo(url: str) -> tuple[str, str | None, str]:
     """Split an address into `scheme://`, user information (as written, or None) and the rest.
 
-    The standard's reading comes first: user information ends at the last `@` before the first `/`, `?` or `#`. Where
-    that leaves no valid host, a password was written as it is, and it ends at the last `@` that a host follows.
+    As the standard and FFmpeg do: user information ends at the last `@` before the first `/`, `?` or `#`.
     """
     scheme, _, body = url.partition("://")
-    authority = re.split(r"[/?#]", body, maxsplit=1)[0]
-    user, at, host = authority.rpartition("@")
-    if _HOST.fullmatch(host):
-        return f"{scheme}://", user if at else None, body[len(user) + len(at) :]
-    for match in reversed(list(re.finditer("@", body))):
-        if _HOST.match(body, match.end()):
-            return f"{scheme}://", body[: match.start()], body[match.end() :]
-    return f"{scheme}://", None, body
+    userinfo, at, _ = _authority(body).rpartition("@")
+    return f"{scheme}://", userinfo if at else None, body[len(userinfo) + len(at) :]
+
+
+def is_ambiguous(url: str) -> bool:
+    """Whether the user information of an address might end elsewhere than `split_userinfo` says.
+
+    So it is with two `@` before the first `/`, `?` or `#`, and with one behind it, unless all before it is a host and
+    the beginning of a path by its looks: a piece of a password that is written as it is would be taken for the host.
+    """
+    body = url.partition("://")[2]
+    authority = _authority(body)
+    if "@" not in body[len(authority) :]:
+        return authority.count("@") > 1
+    before, _, after = body.rpartition("@")
+    if _IP_ADDRESS.match(after):  # rather the camera's than the rest of a path
+        return True
+    # `admin:12/34@host` and `ad/min:1234@host` are more likely a user and a password than a host, a port and a path.
+    return not _CLEARLY_HOST.fullmatch(authority) and (not authority or "@" in authority or ":" in before)
+
+
+def _authority(body: str) -> str:
+    return re.split(r"[/?#]", body, maxsplit=1)[0]
 
 
 def redact_url(url: str) -> str:
@@ -38,9 +58,16 @@ def redact_url(url: str) -> str:
 
 
 def mask(text: str, source: str) -> str:
-    """A text without the secrets of a source, in whatever spelling a library quotes them, or of any address."""
-    for secret in sorted(secrets_of(source), key=len, reverse=True):
-        text = text.replace(secret, MASK)
+    """A text without the secrets of a source, in whatever spelling a library quotes them, or of any address.
+
+    The pieces of a password count as secrets, since a library may split an address elsewhere than it ends.
+    """
+    for secret in sorted(secrets_of(source) | _pieces(source), key=len, reverse=True):
+        if len(secret) >= SHORTEST:
+            text = text.replace(secret, MASK)
+        else:
+            behind = r"(?!\w)" if ":" in secret else "(?=@)"  # a user with its password, or the latter alone
+            text = re.sub(rf"(?<!\w){re.escape(secret)}{behind}", MASK, text)
     return redact_url(text) if "://" in text else _QUERY.sub(rf"\1{MASK}", text)
 
 
@@ -58,6 +85,18 @@ def secrets_of(source: str) -> frozenset[str]:
         found.add(userinfo.partition(":")[2] or userinfo)
     found.add(split_userinfo(source)[1] or "")
     return frozenset(spelling for text in found if text for spelling in _spellings(text))
+
+
+def _pieces(source: str) -> frozenset[str]:
+    if "://" not in source:
+        return frozenset()
+    if is_ambiguous(source):
+        secret = source.partition("://")[2].rpartition("@")[0]
+    else:
+        userinfo = split_userinfo(source)[1] or ""
+        secret = userinfo.partition(":")[2] or userinfo
+    pieces = {piece for form in (secret, unquote(secret)) for piece in _SEPARATOR.split(form) if len(piece) >= SHORTEST}
+    return frozenset(spelling for piece in pieces for spelling in _spellings(piece))
 
 
 def _spellings(text: str) -> set[str]:
