@@ -9,8 +9,6 @@ from pathlib import Path
 
 from retinad.pipeline.lock_file import HeldError, take_lock
 
-_LOCK = "lock"
-
 
 class DirectoryError(Exception):
     """A folder of the service cannot be used."""
@@ -77,13 +75,13 @@ def held(directory: Path) -> Iterator[None]:
     """Keep a folder from every other service until this ends, or the process does.
 
     Args:
-        directory: what only one service may write to; it exists.
+        directory: what only one service may write to; the lock file is beside it, in a folder that exists.
 
     Raises:
         DirectoryError: another process holds it, which the message names, or it cannot be locked.
     """
     try:
-        descriptor = take_lock(directory / _LOCK)
+        descriptor = take_lock(directory.with_name(f"{directory.name}.lock"))
     except HeldError as error:
         advice = "a second service needs a state_dir of its own, or keep_state = false"
         raise DirectoryError(f"the folder {directory} is in use: {error} keeps its memories there; {advice}") from error

@@ -61,13 +61,14 @@ def test_what_somebody_else_made_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_service_at_a_time_holds_a_folder_and_what_one_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    streams = tmp_path / "streams"
     with (
-        held(tmp_path),
+        held(streams),
         pytest.raises(DirectoryError, match=f"process {os.getpid()} keeps its memories there"),
-        held(tmp_path),
+        held(streams),
     ):
         pass
-    with held(tmp_path):
+    with held(streams):
         pass
-    with pytest.raises(DirectoryError, match="cannot be locked: No such file"), held(tmp_path / "gone"):
+    with pytest.raises(DirectoryError, match="cannot be locked: No such file"), held(tmp_path / "gone" / "streams"):
         pass
