@@ -253,6 +253,7 @@ class _Job:
 
     async def _finish(self, output: Output, queue: FrameQueue) -> ExitCode:
         ended = self._ended
+        self._reporter.end()
         if self._is_at_its_end:
             assert ended is not None
             await anyio.to_thread.run_sync(output.finish, queue.counters.captured)

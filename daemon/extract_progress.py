@@ -42,6 +42,12 @@ class Reporter:
         if held_back is not None:
             self.say(f"{line} (and {held_back} lines before it)" if held_back else line)
 
+    def end(self) -> None:
+        """No more lines of the decoder come: say how many were held back."""
+        held_back = sum(self._limit.take_suppressed().values())
+        if held_back:
+            self.say(f"{held_back} more lines like these were left out")
+
     def begin(self, done: int) -> None:
         """Features are about to come; so many are there from before."""
         self._began_at, self._began_with = time.monotonic(), done

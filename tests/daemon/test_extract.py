@@ -520,6 +520,16 @@ def test_a_line_says_how_far_it_is_and_how_long_it_takes() -> None:
     assert progress_line(0, 120, 0.0) == "0 of 120 frames, 0.0 frames/s"
 
 
+def test_lines_of_the_decoder_that_were_held_back_are_counted_at_the_end() -> None:
+    said = io.StringIO()
+    reporter = Reporter(Console(file=said), None)
+    for number in range(25):
+        reporter.hear(f"left out: {number}.png")
+    reporter.end()
+    reporter.end()
+    assert said.getvalue().splitlines()[19:] == ["left out: 19.png", "5 more lines like these were left out"]
+
+
 def test_the_index_is_plain_json_with_a_file_and_a_row_for_each_frame(whole: Path) -> None:
     index = json.loads((whole / "index.json").read_text())
     assert index["settings"]["output"]["layers"] == [1]
