@@ -1,8 +1,8 @@
 """The cameras' lives: what is announced of them stays true, whatever the model is doing meanwhile."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 
 import anyio
 import anyio.lowlevel
@@ -83,17 +83,26 @@ class News:
         self.next_seqs.append(next_seq)
 
 
-async def test_a_step_that_outlasts_its_camera_counts_once_though_the_camera_comes_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cameras_module, "DRAIN_S", 0.1)
-    monkeypatch.setattr(cameras_module, "CLOSE_S", 0.1)
-    engine, news, queues, config = StuckEngine(), News(), FrameQueues(), CameraConfig("a", "synthetic:")
+@asynccontextmanager
+async def playing(engine: StuckEngine, news: News) -> AsyncIterator[Cameras]:
+    """Cameras that are not started yet, whose frames go through the engine to the news."""
+    queues = FrameQueues()
     async with Worker(lambda: nullcontext(engine)) as worker, anyio.create_task_group() as tasks:
         delivery = Delivery(queues, news)
         states = KeptStates(None, worker)  # type: ignore[arg-type]
         cameras = Cameras(tasks, queues, worker, delivery, news, OneFrame, states)  # type: ignore[arg-type]
         tasks.start_soon(pump, queues, worker, delivery, 8)
+        yield cameras
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_step_that_outlasts_its_camera_counts_once_though_the_camera_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cameras_module, "DRAIN_S", 0.1)
+    monkeypatch.setattr(cameras_module, "CLOSE_S", 0.1)
+    engine, news, config = StuckEngine(), News(), CameraConfig("a", "synthetic:")
+    async with playing(engine, news) as cameras:
         await cameras.apply([config])
         await anyio.to_thread.run_sync(engine.stepping.wait, 20)
         await cameras.apply([])
@@ -104,7 +113,6 @@ async def test_a_step_that_outlasts_its_camera_counts_once_though_the_camera_com
             while not news.records:  # noqa: ASYNC110  # what is watched has no event
                 await anyio.sleep(0.005)
         await cameras.stop()
-        tasks.cancel_scope.cancel()
     assert news.records == [(1, 0)], "what ended with the old connection is not published after its `end`"
     assert news.ends[1:] == [(2, 1, 0, 1)]
     assert news.next_seqs == [0, 1]
@@ -112,14 +120,10 @@ async def test_a_step_that_outlasts_its_camera_counts_once_though_the_camera_com
 
 async def test_totals_keep_what_a_camera_had_that_is_gone() -> None:
     """A reload that takes a camera out gave a negative frame rate."""
-    engine, news, queues = StuckEngine(), News(), FrameQueues()
+    engine, news = StuckEngine(), News()
     a, b = CameraConfig("a", "synthetic:"), CameraConfig("b", "synthetic:")
     engine.go_on.set()
-    async with Worker(lambda: nullcontext(engine)) as worker, anyio.create_task_group() as tasks:
-        delivery = Delivery(queues, news)
-        states = KeptStates(None, worker)  # type: ignore[arg-type]
-        cameras = Cameras(tasks, queues, worker, delivery, news, OneFrame, states)  # type: ignore[arg-type]
-        tasks.start_soon(pump, queues, worker, delivery, 8)
+    async with playing(engine, news) as cameras:
         totals = []
         for configs, records in (([a, b], 2), ([a], 2), ([b, a], 3)):
             await cameras.apply(configs)
@@ -128,18 +132,13 @@ async def test_totals_keep_what_a_camera_had_that_is_gone() -> None:
                     await anyio.sleep(0.005)
             totals.append(sum(counters.published for counters in cameras.counters))
         await cameras.stop()
-        tasks.cancel_scope.cancel()
     assert totals == [2, 2, 3]
 
 
 async def test_a_camera_that_was_taken_out_comes_back_and_one_that_is_over_does_not() -> None:
-    engine, news, queues, config = StuckEngine(), News(), FrameQueues(), CameraConfig("a", "synthetic:")
+    engine, news, config = StuckEngine(), News(), CameraConfig("a", "synthetic:")
     engine.go_on.set()
-    async with Worker(lambda: nullcontext(engine)) as worker, anyio.create_task_group() as tasks:
-        delivery = Delivery(queues, news)
-        states = KeptStates(None, worker)  # type: ignore[arg-type]
-        cameras = Cameras(tasks, queues, worker, delivery, news, OneFrame, states)  # type: ignore[arg-type]
-        tasks.start_soon(pump, queues, worker, delivery, 8)
+    async with playing(engine, news) as cameras:
         await cameras.apply([config])
         await cameras.apply([])
         await cameras.apply([config])
@@ -148,7 +147,6 @@ async def test_a_camera_that_was_taken_out_comes_back_and_one_that_is_over_does_
         await cameras.apply([config])
         assert len(news.ends) == 2
         await cameras.all_finished()
-        tasks.cancel_scope.cancel()
 
 
 async def test_all_configured_cameras_are_known_while_they_are_started_one_by_one() -> None:

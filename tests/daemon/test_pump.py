@@ -217,9 +217,7 @@ async def test_while_a_step_runs_the_frames_of_the_next_are_fitted_in_the_same_t
 
     queues = FrameQueues()
     queue = queues.open("a", CaptureMode.LOSSLESS, 4, run=2)
-    for number in range(4):
-        stamp = FrameStamp("a", 0, number, 0, 0, None, (1, 1))
-        await queue.put(Frame(stamp, np.zeros((1, 1, 3), np.uint8)))
+    await capture("a", queue, 4, 0)
     worker = Worker(make)
     async with worker, anyio.create_task_group() as tasks:
         tasks.start_soon(pump, queues, worker, Delivery(queues, NoSink()), 2)
@@ -303,9 +301,7 @@ async def test_records_of_a_forward_leave_before_the_next_one_of_the_step_runs_a
 
     queues = FrameQueues()
     queue = queues.open("a", CaptureMode.LOSSLESS, 4, run=4)
-    for number in range(4):
-        stamp = FrameStamp("a", 0, number, 0, 0, None, (1, 1))
-        await queue.put(Frame(stamp, np.zeros((1, 1, 3), np.uint8)))
+    await capture("a", queue, 4, 0)
     worker = Worker(make)
     async with worker, anyio.create_task_group() as tasks:
         tasks.start_soon(pump, queues, worker, Delivery(queues, Ordered(), tell), 4)
