@@ -31,13 +31,13 @@ from retinad.pipeline.sources.messages import SourceInfo
 from retinad.pipeline.sources.redact import mask
 from retinad.pipeline.worker import Worker
 
+from .errors import only_error
 from .exit_codes import ExitCode, JobError
 from .extract_index import Index, Resume
 from .extract_names import picture_names
 from .extract_output import Output, find_index
 from .extract_progress import Reporter
 from .extract_request import CAMERA, Extraction, check_finished, choose_run
-from .groups import only_error
 from .load import open_engine
 
 _WRITE_BEHIND = 32

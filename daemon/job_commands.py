@@ -29,7 +29,7 @@ Preset = Annotated[str | None, typer.Option(metavar="NAME", help="In place of mo
 
 def keep_kernels_of(context: typer.Context) -> None:
     """Let a command keep compiled kernels where the service does; what is wrong with that goes to standard error."""
-    from .caches import keep_kernels
+    from .kernel_cache import keep_kernels
 
     cache = keep_kernels(context.obj.stack)
     if cache.problem is not None:

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .caches import KernelCache, keep_kernels
 from .directories import DirectoryError, held, make_private
 from .exit_codes import ExitCode
+from .kernel_cache import KernelCache, keep_kernels
 from .log import Log, open_log
 from .redact import Redactor
 from .start_up import StartUp

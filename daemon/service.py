@@ -23,12 +23,12 @@ from retinad.pipeline.sources.camera import CameraState
 from retinad.pipeline.worker import Worker
 
 from .announce import Announcer, Description, model_header
-from .caches import KernelCache
 from .cameras import Cameras, MakeCamera
 from .config import ConfigError, ServiceConfig
+from .errors import only_error
 from .exit_codes import ExitCode
-from .groups import only_error
 from .kept_states import KeptStates
+from .kernel_cache import KernelCache
 from .load import load_worker, make_engine
 from .logged_camera import LoggedCamera
 from .loop_lag import LoopLag

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.caches import VARIABLES
+from retinad.daemon.kernel_cache import VARIABLES
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 from retinad.client import EndRecord, FeaturesRecord, Record, StatusRecord
 from retinad.daemon import load, service
 from retinad.daemon.config import load_config
+from retinad.daemon.errors import only_error
 from retinad.daemon.exit_codes import ExitCode
-from retinad.daemon.groups import only_error
 from retinad.daemon.service import Edges, serve
 from retinad.daemon.systemd import Notifier
 from retinad.pipeline.config import ModelConfig

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.caches import VARIABLES
 from retinad.daemon.exit_codes import ExitCode
+from retinad.daemon.kernel_cache import VARIABLES
 
 FOLDER = Path(__file__).parents[2] / "systemd"
 UNIT = FOLDER / "retinad.service"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.caches import VARIABLES, keep_kernels
 from retinad.daemon.cli import run_command
 from retinad.daemon.exit_codes import ExitCode
+from retinad.daemon.kernel_cache import VARIABLES, keep_kernels
 
 
 def write(path: Path, content: bytes = b"x") -> Path:
