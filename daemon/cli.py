@@ -253,8 +253,8 @@ def bench(
 ) -> None:
     """Measure the model alone, and the way from a synthetic camera to a subscriber."""
     keep_kernels_of(context)
-    from .bench import bench as run
-    from .bench_plan import BenchPlan
+    from .bench.plan import BenchPlan
+    from .bench.run import bench as run
     from .picture_size import SYNTHETIC, parse_size
 
     try:

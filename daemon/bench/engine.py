@@ -16,8 +16,8 @@ from retinad.pipeline.engine import Engine
 from retinad.pipeline.frames import Frame, FrameFailure, FrameStamp
 from retinad.pipeline.sources.synthetic import SyntheticScene
 
-from .bench_plan import BenchPlan
-from .bench_report import BenchError, EngineResult, Percentiles
+from .plan import BenchPlan
+from .results import BenchError, EngineResult, Percentiles
 
 _PICTURES = 8
 """Pictures in memory, which the cameras show in turn: enough that two frames in a row differ, whatever their size."""

@@ -10,14 +10,14 @@ from rich.console import Console
 
 from retinad.pipeline.errors import DeviceError, ModelError, PublishError
 
-from .bench_path import Measured, measure
-from .bench_plan import BenchPlan
-from .bench_report import BenchError, BenchReport, BenchSettings, Machine, read_report, write_report
-from .bench_table import print_comparison, print_report
-from .exit_codes import ExitCode
-from .log import open_log
-from .redact import Redactor
-from .versions import find_versions
+from ..exit_codes import ExitCode
+from ..log import open_log
+from ..redact import Redactor
+from ..versions import find_versions
+from .end_to_end import Measured, measure
+from .plan import BenchPlan
+from .results import BenchError, BenchReport, BenchSettings, Machine, read_report, write_report
+from .table import print_comparison, print_report
 
 
 def bench(plan: BenchPlan, json_file: Path | None, compare: Path | None) -> ExitCode:

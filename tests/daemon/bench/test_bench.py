@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from retinad.daemon.bench_engine import covered, measure_engine
-from retinad.daemon.bench_listen import Heard, Noticed
-from retinad.daemon.bench_path import summarize
-from retinad.daemon.bench_plan import BenchPlan
-from retinad.daemon.bench_report import BenchError, BenchReport, read_report, write_report
-from retinad.daemon.bench_table import differences, print_comparison
+from retinad.daemon.bench.end_to_end import summarize
+from retinad.daemon.bench.engine import covered, measure_engine
+from retinad.daemon.bench.plan import BenchPlan
+from retinad.daemon.bench.results import BenchError, BenchReport, read_report, write_report
+from retinad.daemon.bench.subscriber import Heard, Noticed
+from retinad.daemon.bench.table import differences, print_comparison
 from retinad.daemon.cli import run_command
 from retinad.daemon.config import load_config
 from retinad.daemon.exit_codes import ExitCode
@@ -25,7 +25,7 @@ from retinad.pipeline.engine import Engine, Outcome
 from retinad.pipeline.forward import Meanwhile
 from retinad.pipeline.frames import Frame, FrameFailure
 
-from .service_rig import write_config
+from ..service_rig import write_config
 
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
 

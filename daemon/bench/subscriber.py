@@ -1,4 +1,4 @@
-"""The subscriber of `retinad bench`, a process of its own: `python -m retinad.daemon.bench_listen ENDPOINT CAMERAS`.
+"""The subscriber of `retinad bench`, a process: `python -m retinad.daemon.bench.subscriber ENDPOINT CAMERAS`.
 
 It receives until so many cameras have ended, then writes what it noticed of each record to standard output.
 """

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .bench_report import BenchReport, BenchSettings, Machine, Percentiles
+from .results import BenchReport, BenchSettings, Machine, Percentiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,16 @@ from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
 from retinad.pipeline.sources.camera import CameraStatus
 
-from .bench_engine import measure_engine
-from .bench_listen import Heard, Noticed
-from .bench_plan import BenchPlan
-from .bench_report import BenchError, EngineResult, PathResult, Percentiles
-from .config import ServiceConfig
-from .load import make_engine
-from .logged_camera import LoggedCamera
-from .service import Edges, serve
-from .systemd import Notifier
-from .versions import find_versions
+from ..config import ServiceConfig
+from ..load import make_engine
+from ..logged_camera import LoggedCamera
+from ..service import Edges, serve
+from ..systemd import Notifier
+from ..versions import find_versions
+from .engine import measure_engine
+from .plan import BenchPlan
+from .results import BenchError, EngineResult, PathResult, Percentiles
+from .subscriber import Heard, Noticed
 
 _PATIENCE_S = 10.0
 """How long after the service's end the subscriber may take to hear of it."""
@@ -87,7 +87,7 @@ def measure(plan: BenchPlan, config: ServiceConfig) -> Measured:
     """
     edges = _BenchEdges(plan)
     endpoint = config.publish.endpoints[0]
-    command = [sys.executable, "-P", "-m", f"{__package__}.bench_listen", endpoint, str(plan.cameras)]
+    command = [sys.executable, "-P", "-m", f"{__package__}.subscriber", endpoint, str(plan.cameras)]
     # In a session of its own: Ctrl-C is for the service, which ends the subscriber.
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
