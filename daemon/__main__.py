@@ -9,7 +9,7 @@ def main() -> None:
     if sys.argv[1:2] == ["run"]:
         # Would end the process until the service listens: blocked, they wait till then.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGUSR1})
-    from .cli import main as run_command_line
+    from .cli.app import main as run_command_line
 
     run_command_line()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from retinad.daemon import load
-from retinad.daemon.cli import main
+from retinad.daemon.cli.app import main
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.forward import Meanwhile

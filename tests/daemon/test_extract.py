@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 
 from retinad.daemon import extract as job
 from retinad.daemon import extract_output
-from retinad.daemon.cli import run_command
+from retinad.daemon.cli.app import run_command
 from retinad.daemon.exit_codes import ExitCode, JobError
 from retinad.daemon.extract_index import FrameEntry, Index, Unreadable, read_index
 from retinad.daemon.extract_progress import Reporter, progress_line
@@ -265,7 +265,7 @@ def test_a_job_that_takes_runs_goes_on_to_the_same_numbers_which_are_those_of_on
 def test_a_signal_or_a_kill_costs_no_frame(tmp_path: Path) -> None:
     scene = SCENE.replace("=40", "=120")
     config = write_config(tmp_path, "")
-    command = [sys.executable, "-m", "retinad.daemon.cli", "extract", scene, "-o", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "retinad.daemon", "extract", scene, "-o", str(tmp_path / "out")]
     command += ["-c", str(config), "--shard-frames", "4", "--save-every", "0"]
     codes, said = [], []
     for number in (signal.SIGINT, signal.SIGKILL):

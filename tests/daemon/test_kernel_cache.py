@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.cli import run_command
+from retinad.daemon.cli.app import run_command
 from retinad.daemon.exit_codes import ExitCode
 from retinad.daemon.kernel_cache import VARIABLES, keep_kernels
 

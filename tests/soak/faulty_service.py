@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from retinad.daemon import cli, service
+from retinad.daemon import service
+from retinad.daemon.cli import app as cli
 from retinad.daemon.config import ServiceConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.forward import Batch, Meanwhile

@@ -17,7 +17,7 @@ from retinad.daemon.bench.plan import BenchPlan
 from retinad.daemon.bench.results import BenchError, BenchReport, read_report, write_report
 from retinad.daemon.bench.subscriber import Heard, Noticed
 from retinad.daemon.bench.table import differences, print_comparison
-from retinad.daemon.cli import run_command
+from retinad.daemon.cli.app import run_command
 from retinad.daemon.config import load_config
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.config import RetentionConfig, StreamConfig
@@ -33,7 +33,7 @@ CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
 def retinad_bench(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "CACHE_DIRECTORY": f"{folder}/cache"}
     environment |= {"RETINAD_MODEL__DEVICE": "cpu", "RETINAD_MODEL__IMAGE_WIDTH": "112"}
-    command = [sys.executable, "-m", "retinad.daemon.cli", "bench", *arguments]
+    command = [sys.executable, "-m", "retinad.daemon", "bench", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=55, check=False)
 
 

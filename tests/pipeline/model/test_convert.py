@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from retinad.daemon.cli import run_command
+from retinad.daemon.cli.app import run_command
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, ResizeMode
 from retinad.pipeline.engine import Engine

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .exit_codes import ExitCode, JobError
+from ..exit_codes import ExitCode, JobError
 
 if TYPE_CHECKING:
-    from .job_config import JobConfig
+    from ..job_config import JobConfig
 
 ConfigOption = Annotated[
     Path | None,
@@ -29,7 +29,7 @@ Preset = Annotated[str | None, typer.Option(metavar="NAME", help="In place of mo
 
 def keep_kernels_of(context: typer.Context) -> None:
     """Let a command keep compiled kernels where the service does; what is wrong with that goes to standard error."""
-    from .kernel_cache import keep_kernels
+    from ..kernel_cache import keep_kernels
 
     cache = keep_kernels(context.obj.stack)
     if cache.problem is not None:
@@ -43,7 +43,7 @@ def reported_errors() -> Iterator[None]:
     """Errors of a config, a model or a device, which a person can do something about: a line and an exit code."""
     from retinad.pipeline.errors import DeviceError, ModelError
 
-    from .config import ConfigError
+    from ..config import ConfigError
 
     try:
         yield
@@ -92,11 +92,11 @@ def extract(
 
     from retinad.pipeline.config import ResizeMode
 
-    from .extract import extract as run_extraction
-    from .extract_index import FORMS
-    from .extract_progress import open_reporter
-    from .extract_request import Extraction
-    from .versions import find_versions
+    from ..extract import extract as run_extraction
+    from ..extract_index import FORMS
+    from ..extract_progress import open_reporter
+    from ..extract_request import Extraction
+    from ..versions import find_versions
 
     options = (
         ("--preset", "preset", preset),
@@ -148,7 +148,7 @@ def convert(
     from retinad.pipeline.model.convert import LOST, MIXERS
     from retinad.pipeline.model.convert import convert as run_conversion
 
-    from .memory_report import tokens_of_a_frame
+    from .memory import tokens_of_a_frame
 
     words = [_one_of("--mixers", word, MIXERS) for word in mixers.split(",")]
     pattern: tuple[MixerName, ...] = tuple("kda" if word == "kda" else "attention" for word in words)
@@ -170,7 +170,7 @@ def convert(
 
 
 def _load(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "JobConfig":
-    from .job_config import Override, load_job_config
+    from ..job_config import Override, load_job_config
 
     given = [Override(name, "model", key, value) for name, key, value in options if value is not None]
     return load_job_config(path, given)

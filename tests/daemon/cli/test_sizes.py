@@ -2,7 +2,7 @@
 
 import pytest
 
-from retinad.daemon.picture_size import ANY, SYNTHETIC, parse_size
+from retinad.daemon.cli.sizes import ANY, SYNTHETIC, parse_size
 
 
 @pytest.mark.parametrize("text", ["", "640", "640x", "0640x480 ", "7x480", "640x9000", "-640x480", "\u0666x480"])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.cli import run_command
+from retinad.daemon.cli.app import run_command
 from retinad.daemon.directories import held
 from retinad.daemon.exit_codes import ExitCode
 
@@ -28,7 +28,7 @@ HEAVY_PARTS = ("torch", "anyio", "cv2", "safetensors")
 def retinad(*arguments: str, without: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, as if some libraries were not installed."""
     script = "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in without)
-    script += "from retinad.daemon.cli import main\nmain()"
+    script += "from retinad.daemon.cli.app import main\nmain()"
     return subprocess.run(
         [sys.executable, "-c", script, *arguments],
         capture_output=True,
@@ -57,7 +57,7 @@ def folders(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_process_ends_when_its_work_is_done_whatever_libraries_do_at_exit() -> None:
-    script = "import atexit, time\natexit.register(time.sleep, 100)\nfrom retinad.daemon.cli import main\nmain()"
+    script = "import atexit, time\natexit.register(time.sleep, 100)\nfrom retinad.daemon.cli.app import main\nmain()"
     done = subprocess.run([sys.executable, "-c", script, "version"], capture_output=True, text=True, timeout=50)
     assert done.returncode == 0
     assert done.stdout.startswith("retinad ")
@@ -319,7 +319,7 @@ def test_run_leaves_the_memories_of_another_service_alone(
 def test_a_fault_nobody_foresaw_is_one_event_with_its_traceback(folders: dict[str, str], config: Path) -> None:
     script = f"""if True:
         import retinad.daemon.config
-        from retinad.daemon.cli import main
+        from retinad.daemon.cli.app import main
         def fail(path, env=None): raise ZeroDivisionError("rtsp://u:{SECRET}@h")
         retinad.daemon.config.load_config = fail
         main()
@@ -362,7 +362,7 @@ def test_run_tells_no_secret_stops_at_once_and_logs_only_events(folders: dict[st
 
 def test_nothing_that_libraries_leave_behind_delays_the_end() -> None:
     leave_behind = "atexit.register(time.sleep, 40); threading.Thread(target=time.sleep, args=(40,)).start()"
-    script = f"import atexit, threading, time; {leave_behind}\nfrom retinad.daemon.cli import main\nmain()"
+    script = f"import atexit, threading, time; {leave_behind}\nfrom retinad.daemon.cli.app import main\nmain()"
     command = [sys.executable, "-c", script, "check", "/nope.toml"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == ExitCode.CONFIG

@@ -21,7 +21,7 @@ from retinad.client import (
     WireError,
 )
 
-from .exit_codes import ExitCode
+from ..exit_codes import ExitCode
 
 HINT_INTERVAL_S = 10.0
 """Without a timeout, silence is remarked on so often."""

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.cli import run_command
+from retinad.daemon.cli.app import run_command
+from retinad.daemon.cli.missing_paths import missing_paths
 from retinad.daemon.exit_codes import ExitCode
-from retinad.daemon.missing_paths import missing_paths
 from retinad.pipeline.config import CameraConfig
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retinad.daemon.cli import run_command
+from retinad.daemon.cli.app import run_command
+from retinad.daemon.cli.probe import CameraFinding
 from retinad.daemon.config import ConfigError, load_config
 from retinad.daemon.exit_codes import ExitCode
-from retinad.daemon.probe_cameras import CameraFinding
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError, SourceFault
 

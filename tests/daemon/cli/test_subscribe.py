@@ -28,8 +28,8 @@ from retinad.client.wire import (
     encode,
     encode_features,
 )
+from retinad.daemon.cli.subscribe import file_name, subscribe, text_line
 from retinad.daemon.exit_codes import ExitCode
-from retinad.daemon.subscribe import file_name, subscribe, text_line
 
 
 def features(seq: int, camera: str = "cam1", instance: str = "a1") -> list[bytes]:
@@ -189,5 +189,5 @@ def test_each_kind_reads_well() -> None:
 
 def test_the_command_needs_the_base_install_only() -> None:
     heavy = ("torch", "cv2", "anyio", "pydantic", "structlog")
-    code = f"import sys, retinad.daemon.subscribe; print([name for name in {heavy!r} if name in sys.modules])"
+    code = f"import sys, retinad.daemon.cli.subscribe; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"[]\n"

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .exit_codes import ExitCode
-from .job_commands import convert, extract, keep_kernels_of, reported_errors
+from ..exit_codes import ExitCode
+from .jobs import convert, extract, keep_kernels_of, reported_errors
 
 if TYPE_CHECKING:
-    from .config import ServiceConfig
+    from ..config import ServiceConfig
 
 _SERVER_PARTS = ("anyio", "cv2", "pydantic", "safetensors", "structlog", "torch")
 _USAGE_ERROR = 2
@@ -72,7 +72,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from .versions import find_versions
+        from ..versions import find_versions
 
         typer.echo(find_versions()["retinad"])
         raise typer.Exit
@@ -113,7 +113,7 @@ def run(
     """Run the service until it is told to stop. The log goes to standard error."""
     if config is not None and config_option is not None:
         raise typer.BadParameter("the config file is given twice", param_hint="--config")
-    from .run import run_service
+    from ..run import run_service
 
     state = context.obj
     assert isinstance(state, CommandState)
@@ -134,7 +134,7 @@ def check(
 
     No source is opened: `retinad cameras` does that.
     """
-    from .config_show import show_config
+    from ..config_show import show_config
     from .missing_paths import missing_paths
 
     if source_size is not None and not memory:
@@ -143,8 +143,8 @@ def check(
     for line in missing_paths(loaded.cameras):
         typer.echo(f"note: {line}", err=True)
     if memory:
-        from .memory_report import device_bytes, memory_report
-        from .picture_size import ANY, parse_size
+        from .memory import device_bytes, memory_report
+        from .sizes import ANY, parse_size
 
         try:
             size = None if source_size is None else parse_size(source_size, ANY)
@@ -159,7 +159,7 @@ def cameras(config: ConfigArgument = _DEFAULT_CONFIG) -> None:
     """Open every camera of a config and say what came; exit 66 if one gives no frame."""
     import anyio
 
-    from .probe_cameras import probe_cameras
+    from .probe import probe_cameras
 
     findings = anyio.run(probe_cameras, _load(config).cameras)
     for finding in findings:
@@ -253,9 +253,9 @@ def bench(
 ) -> None:
     """Measure the model alone, and the way from a synthetic camera to a subscriber."""
     keep_kernels_of(context)
-    from .bench.plan import BenchPlan
-    from .bench.run import bench as run
-    from .picture_size import SYNTHETIC, parse_size
+    from ..bench.plan import BenchPlan
+    from ..bench.run import bench as run
+    from .sizes import SYNTHETIC, parse_size
 
     try:
         pictures = parse_size(size, SYNTHETIC)
@@ -276,14 +276,14 @@ def schema() -> None:
 
 def version() -> None:
     """Print the versions of retinad and of what it runs on."""
-    from .versions import find_versions
+    from ..versions import find_versions
 
     for name, text in find_versions().items():
         typer.echo(f"{name} {text}")
 
 
 def _report(error: Exception, has_log: bool) -> ExitCode:
-    from .redact import Redactor
+    from ..redact import Redactor
 
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _SERVER_PARTS:
         typer.echo(
@@ -301,11 +301,7 @@ def _report(error: Exception, has_log: bool) -> ExitCode:
 
 
 def _load(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> "ServiceConfig":
-    from .config import load_config
+    from ..config import load_config
 
     with reported_errors():
         return load_config(path, os.environ | dict(overrides))
-
-
-if __name__ == "__main__":
-    main()

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.cli import run_command
+from retinad.daemon.cli.app import run_command
+from retinad.daemon.cli.memory import memory_report
 from retinad.daemon.config import load_config
 from retinad.daemon.exit_codes import ExitCode
-from retinad.daemon.memory_report import memory_report
 from retinad.pipeline.cache.pool import gib
 from retinad.pipeline.engine import Engine
 
-from ..pipeline.engine_rig import frame
-from .service_rig import write_config
+from ...pipeline.engine_rig import frame
+from ..service_rig import write_config
 
 LINGBOT = '[model]\npreset = "lingbot-map"\ndtype = "bfloat16"\ndevice = "cpu"\n{model}[[camera]]\nname = "a"\n{camera}'
 LIVE = 'source = "/dev/video0"\n'
