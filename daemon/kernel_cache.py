@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from .directories import DirectoryError, find_directories, make_private
+from .config.directories import DirectoryError, find_directories, make_private
 
 VARIABLES = MappingProxyType(
     {"TRITON_CACHE_DIR": "triton", "FLASHINFER_WORKSPACE_BASE": "flashinfer", "CUDA_CACHE_PATH": "cuda"}

@@ -24,7 +24,7 @@ from retinad.pipeline.worker import Worker
 
 from .announce import Announcer, Description, model_header
 from .cameras import Cameras, MakeCamera
-from .config import ConfigError, ServiceConfig
+from .config.load import ConfigError, ServiceConfig
 from .errors import only_error
 from .exit_codes import ExitCode
 from .kept_states import KeptStates

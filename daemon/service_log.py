@@ -17,7 +17,7 @@ from retinad.pipeline.sources.camera import CameraState, CameraStatus
 from retinad.pipeline.sources.faults import is_damage
 
 from .announce import described
-from .config import ServiceConfig
+from .config.load import ServiceConfig
 from .rate_limit import RateLimit
 from .start_up import ReadyTimes
 

@@ -19,7 +19,7 @@ from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
 from retinad.pipeline.sources.camera import CameraStatus
 
-from ..config import ServiceConfig
+from ..config.load import ServiceConfig
 from ..load import make_engine
 from ..logged_camera import LoggedCamera
 from ..service import Edges, serve

@@ -7,7 +7,7 @@ from retinad.pipeline.config import CameraConfig, CaptureMode, StreamConfig
 from retinad.pipeline.frames import Size
 from retinad.pipeline.sources.parse import SyntheticSpec
 
-from ..config import ServiceConfig
+from ..config.load import ServiceConfig
 
 LIVE_FPS = 30.0
 """What a live camera gives."""

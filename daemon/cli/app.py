@@ -21,7 +21,7 @@ from ..exit_codes import ExitCode
 from .jobs import convert, extract, keep_kernels_of, reported_errors
 
 if TYPE_CHECKING:
-    from ..config import ServiceConfig
+    from ..config.load import ServiceConfig
 
 _SERVER_PARTS = ("anyio", "cv2", "pydantic", "safetensors", "structlog", "torch")
 _USAGE_ERROR = 2
@@ -134,7 +134,7 @@ def check(
 
     No source is opened: `retinad cameras` does that.
     """
-    from ..config_show import show_config
+    from ..config.show import show_config
     from .missing_paths import missing_paths
 
     if source_size is not None and not memory:
@@ -301,7 +301,7 @@ def _report(error: Exception, has_log: bool) -> ExitCode:
 
 
 def _load(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> "ServiceConfig":
-    from ..config import load_config
+    from ..config.load import load_config
 
     with reported_errors():
         return load_config(path, os.environ | dict(overrides))

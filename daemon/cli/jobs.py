@@ -10,7 +10,7 @@ import typer
 from ..exit_codes import ExitCode, JobError
 
 if TYPE_CHECKING:
-    from ..job_config import JobConfig
+    from ..config.job import JobConfig
 
 ConfigOption = Annotated[
     Path | None,
@@ -43,7 +43,7 @@ def reported_errors() -> Iterator[None]:
     """Errors of a config, a model or a device, which a person can do something about: a line and an exit code."""
     from retinad.pipeline.errors import DeviceError, ModelError
 
-    from ..config import ConfigError
+    from ..config.load import ConfigError
 
     try:
         yield
@@ -170,7 +170,7 @@ def convert(
 
 
 def _load(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "JobConfig":
-    from ..job_config import Override, load_job_config
+    from ..config.job import Override, load_job_config
 
     given = [Override(name, "model", key, value) for name, key, value in options if value is not None]
     return load_job_config(path, given)

@@ -21,7 +21,7 @@ from retinad.pipeline.preprocess import Fit, fit
 from retinad.pipeline.run_length import step_bytes
 from retinad.pipeline.sources.parse import SyntheticSpec, parse_source
 
-from ..config import ServiceConfig
+from ..config.load import ServiceConfig
 
 USUAL_SIZE = (640, 480)
 """What a camera's pictures are taken to be where nothing says their size: 4:3."""

@@ -22,7 +22,7 @@ import numpy as np
 import structlog
 
 from retinad.client import EndRecord, FeaturesRecord, Kind, Subscriber
-from retinad.daemon.config import ServiceConfig, load_config
+from retinad.daemon.config.load import ServiceConfig, load_config
 from retinad.daemon.exit_codes import ExitCode
 from retinad.daemon.service import Edges, serve
 from retinad.daemon.systemd import Notifier

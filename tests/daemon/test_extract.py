@@ -25,11 +25,11 @@ from safetensors.torch import load_file
 from retinad.daemon import extract as job
 from retinad.daemon import extract_output
 from retinad.daemon.cli.app import run_command
+from retinad.daemon.config.job import load_job_config
 from retinad.daemon.exit_codes import ExitCode, JobError
 from retinad.daemon.extract_index import FrameEntry, Index, Unreadable, read_index
 from retinad.daemon.extract_progress import Reporter, progress_line
 from retinad.daemon.extract_request import Extraction
-from retinad.daemon.job_config import load_job_config
 from retinad.pipeline.ahead import Ahead
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine

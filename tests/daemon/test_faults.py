@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from retinad.client import EndRecord, FeaturesRecord, Record, StatusRecord
 from retinad.daemon import load, service
-from retinad.daemon.config import load_config
+from retinad.daemon.config.load import load_config
 from retinad.daemon.errors import only_error
 from retinad.daemon.exit_codes import ExitCode
 from retinad.daemon.service import Edges, serve

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from retinad.daemon import load
-from retinad.daemon.config import load_config
+from retinad.daemon.config.load import load_config
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.frames import Size

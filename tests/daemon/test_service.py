@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from retinad.client import EndRecord, FeaturesRecord, HelloRecord, Kind, Record, StatusRecord
-from retinad.daemon.config import load_config
+from retinad.daemon.config.load import load_config
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.frames import Features, Frame, FrameStamp
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from retinad.daemon.config import load_config
+from retinad.daemon.config.load import load_config
 from retinad.daemon.service_log import CameraLog, different_keys, log_reload, log_start, subscribe_command
 from retinad.daemon.start_up import ReadyTimes
 from retinad.pipeline.config import CurveConfig

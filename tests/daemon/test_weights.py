@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from retinad.client import FeaturesRecord, StatusRecord
-from retinad.daemon.config import load_config
+from retinad.daemon.config.load import load_config
 from retinad.pipeline.model.checkpoint import load_model
 
 from .service_rig import receive_until, running, subscriber, write_config

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from retinad.daemon.config_tables import ModelTable, StreamTable
+from retinad.daemon.config.tables import ModelTable, StreamTable
 from retinad.pipeline.config import ModelConfig, OutputConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.differences import config_key, differences
 from retinad.pipeline.frames import TokenGroup

@@ -13,7 +13,7 @@ import torch
 
 from retinad.daemon import service
 from retinad.daemon.cli import app as cli
-from retinad.daemon.config import ServiceConfig
+from retinad.daemon.config.load import ServiceConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.forward import Batch, Meanwhile
 

@@ -18,7 +18,7 @@ from retinad.daemon.bench.results import BenchError, BenchReport, read_report, w
 from retinad.daemon.bench.subscriber import Heard, Noticed
 from retinad.daemon.bench.table import differences, print_comparison
 from retinad.daemon.cli.app import run_command
-from retinad.daemon.config import load_config
+from retinad.daemon.config.load import load_config
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.config import RetentionConfig, StreamConfig
 from retinad.pipeline.engine import Engine, Outcome

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from retinad.daemon.cli.app import run_command
-from retinad.daemon.directories import held
+from retinad.daemon.config.directories import held
 from retinad.daemon.exit_codes import ExitCode
 
 SECRET = "s3cret"
@@ -154,7 +154,7 @@ def test_a_command_whose_parts_are_missing_says_what_to_install(command: list[st
 
 
 def test_a_missing_module_of_its_own_is_no_missing_part() -> None:
-    result = retinad("check", "x", without=["retinad.daemon.config_show"])
+    result = retinad("check", "x", without=["retinad.daemon.config.show"])
     assert result.returncode == ExitCode.FAULT
 
 
@@ -318,10 +318,10 @@ def test_run_leaves_the_memories_of_another_service_alone(
 
 def test_a_fault_nobody_foresaw_is_one_event_with_its_traceback(folders: dict[str, str], config: Path) -> None:
     script = f"""if True:
-        import retinad.daemon.config
+        import retinad.daemon.config.load
         from retinad.daemon.cli.app import main
         def fail(path, env=None): raise ZeroDivisionError("rtsp://u:{SECRET}@h")
-        retinad.daemon.config.load_config = fail
+        retinad.daemon.config.load.load_config = fail
         main()
     """
     command = [sys.executable, "-c", script, "run", "-c", str(config)]

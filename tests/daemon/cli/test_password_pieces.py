@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from retinad.daemon.cli.app import run_command
 from retinad.daemon.cli.probe import CameraFinding
-from retinad.daemon.config import ConfigError, load_config
+from retinad.daemon.config.load import ConfigError, load_config
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError, SourceFault

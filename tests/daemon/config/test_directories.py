@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.directories import Directories, DirectoryError, find_directories, held, make_private
+from retinad.daemon.config.directories import Directories, DirectoryError, find_directories, held, make_private
 
 TMP = f"/tmp/retinad-{os.getuid()}"
 

@@ -14,11 +14,11 @@ from retinad.pipeline.errors import PublishError, SourceError
 from retinad.pipeline.sources.parse import parse_source
 from retinad.pipeline.sources.redact import mask
 
-from .config_environment import CREDENTIAL, find_credential, read_credential
-from .config_errors import KeyPath
-from .config_report import Report
-from .config_tables import CameraTable, CurveTable, PublishTable, StreamTable
 from .directories import Directories
+from .environment import CREDENTIAL, find_credential, read_credential
+from .errors import KeyPath
+from .problems import Report
+from .tables import CameraTable, CurveTable, PublishTable, StreamTable
 
 DEFAULT_ENDPOINTS = ("ipc://{runtime}/features.sock", "tcp://127.0.0.1:5555")
 """`{runtime}` stands for the runtime directory."""

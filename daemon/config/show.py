@@ -8,7 +8,7 @@ from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig, St
 from retinad.pipeline.sources.redact import mask
 
 if TYPE_CHECKING:
-    from .config import ServiceConfig
+    from .load import ServiceConfig
 
 Values = dict[str, object]
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retinad.daemon.config import ConfigError, LogConfig, Problem, ServiceConfig, load_config
-from retinad.daemon.config_show import show_config
-from retinad.daemon.config_tables import (
+from retinad.daemon.config.load import ConfigError, LogConfig, Problem, ServiceConfig, load_config
+from retinad.daemon.config.show import show_config
+from retinad.daemon.config.tables import (
     CameraTable,
     CurveTable,
     ModelTable,
@@ -39,7 +39,7 @@ from retinad.pipeline.model.presets import LINGBOT_MAP, TINY
 from retinad.pipeline.packing import TokenShape
 from retinad.pipeline.preprocess import fit
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
 SECRET = "s3cret"
 SECRET_SOURCE = f"rtsp://admin:{SECRET}@127.0.0.1:9/x?password={SECRET}2"
@@ -533,7 +533,7 @@ def test_what_needs_the_gpu_that_auto_does_not_find_may_run_at_the_next_try(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """systemd starts the service anew then: the driver may only be late."""
-    monkeypatch.setattr("retinad.daemon.config_model.resolve_device", lambda device: "cpu")
+    monkeypatch.setattr("retinad.daemon.config.model.resolve_device", lambda device: "cpu")
     with pytest.raises(ModelError, match=r"no CUDA device(.|\n)*config\.toml:5:1: model\.attention"):
         load(f'{CAMERA}[model]\nattention = "flashinfer"\n')
 

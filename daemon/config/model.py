@@ -12,10 +12,10 @@ from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
 from retinad.pipeline.model.placement import resolve_device, resolve_dtype
 from retinad.pipeline.model.presets import DINO_PATCH_SIZE, DINO_SHAPES, LINGBOT_MAP, PRESETS, TINY, Preset
 
-from .config_errors import ConfigError
-from .config_report import Report
-from .config_resolve import given
-from .config_tables import ModelTable
+from .errors import ConfigError
+from .problems import Report
+from .resolve import given
+from .tables import ModelTable
 
 _PLAIN = (
     "seed",

@@ -15,9 +15,9 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 
-from .config_errors import KeyPath, suggest
-from .config_report import Report, sub_table
-from .config_tables import CameraTable, ModelTable, PublishTable, ServiceTable, StreamTable
+from .errors import KeyPath, suggest
+from .problems import Report, sub_table
+from .tables import CameraTable, ModelTable, PublishTable, ServiceTable, StreamTable
 
 PREFIX = "RETINAD_"
 CREDENTIAL = "credential:"

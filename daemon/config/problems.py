@@ -11,9 +11,9 @@ from pydantic_core import ErrorDetails
 
 from retinad.pipeline.sources.redact import redact_url
 
-from .config_errors import ConfigError, KeyPath, Problem, describe, show_key, suggest
-from .config_locate import KeyPlaces
-from .config_tables import PATTERN_WORDS, WORD_PATTERNS
+from .errors import ConfigError, KeyPath, Problem, describe, show_key, suggest
+from .locations import KeyPlaces
+from .tables import PATTERN_WORDS, WORD_PATTERNS
 
 Table = TypeVar("Table", bound=BaseModel)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from retinad.pipeline.config import ModelConfig, StreamConfig
 
-from .config import parse_toml, read_text, resolve_model_table
-from .config_environment import apply_overrides, report_unknown
-from .config_locate import locate_keys
-from .config_model import place_model
-from .config_report import Report
-from .config_resolve import resolve_stream
-from .config_tables import ModelTable, StreamTable
+from .environment import apply_overrides, report_unknown
+from .load import parse_toml, read_text, resolve_model_table
+from .locations import locate_keys
+from .model import place_model
+from .problems import Report
+from .resolve import resolve_stream
+from .tables import ModelTable, StreamTable
 
 _TABLES = ("model", "stream")
 _VARIABLES = ("RETINAD_MODEL__", "RETINAD_STREAM__")

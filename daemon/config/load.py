@@ -15,16 +15,16 @@ from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig
 from retinad.pipeline.model.presets import TINY
 from retinad.pipeline.sources.redact import redact_url, secrets_of
 
-from .config_environment import TABLES, apply_overrides, report_unknown
-from .config_errors import ConfigError, Problem, show_key, suggest
-from .config_locate import has_long_key, is_deeper, locate_keys
-from .config_model import ResolvedModel, place_model, resolve_model
-from .config_report import Report
-from .config_resolve import check_names, given, resolve_camera, resolve_publish, resolve_stream
-from .config_tables import CameraTable, ModelTable, PublishTable, ServiceTable, StreamTable
+from ..log import LogLevel
+from ..log_render import LogForm
 from .directories import Directories, find_directories
-from .log import LogLevel
-from .log_render import LogForm
+from .environment import TABLES, apply_overrides, report_unknown
+from .errors import ConfigError, Problem, show_key, suggest
+from .locations import has_long_key, is_deeper, locate_keys
+from .model import ResolvedModel, place_model, resolve_model
+from .problems import Report
+from .resolve import check_names, given, resolve_camera, resolve_publish, resolve_stream
+from .tables import CameraTable, ModelTable, PublishTable, ServiceTable, StreamTable
 
 __all__ = [
     "ConfigError",

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.config import ConfigError, load_config
-from retinad.daemon.job_config import Override, load_job_config
+from retinad.daemon.config.job import Override, load_job_config
+from retinad.daemon.config.load import ConfigError, load_config
 from retinad.pipeline.model.presets import TINY
 
 SERVICE = """

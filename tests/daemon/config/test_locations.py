@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from retinad.daemon.config_errors import KeyPath
-from retinad.daemon.config_locate import locate_keys
+from retinad.daemon.config.errors import KeyPath
+from retinad.daemon.config.locations import locate_keys
 
 DOCUMENT = r"""# comment = 1
 top = "a # [no] comment" # x = 1

@@ -1,0 +1,1 @@
+"""The config file: parse, merge, validate, resolve, and say what is wrong."""
