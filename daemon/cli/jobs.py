@@ -92,10 +92,10 @@ def extract(
 
     from retinad.pipeline.config import ResizeMode
 
-    from ..extract import extract as run_extraction
-    from ..extract_index import FORMS
-    from ..extract_progress import open_reporter
-    from ..extract_request import Extraction
+    from ..extract.index import FORMS
+    from ..extract.job import extract as run_extraction
+    from ..extract.progress import open_reporter
+    from ..extract.request import Extraction
     from ..versions import find_versions
 
     options = (

@@ -13,7 +13,7 @@ from retinad.pipeline.frames import Affine, Flag, Size, TokenGroup
 from retinad.pipeline.saved_stream import ModelIdentity
 from retinad.pipeline.whole_file import written_whole
 
-from .exit_codes import ExitCode, JobError
+from ..exit_codes import ExitCode, JobError
 
 SCHEMA = 1
 """Number of the index's form."""

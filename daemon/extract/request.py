@@ -14,7 +14,7 @@ from retinad.pipeline.saved_stream import ModelIdentity
 from retinad.pipeline.sources.parse import DeviceSpec, NetworkSpec, PathSpec, parse_source
 from retinad.pipeline.sources.redact import mask
 
-from .extract_index import Form, Index, Settings, check_settings
+from .index import Form, Index, Settings, check_settings
 
 CAMERA = "input"
 """What the stream is called in the engine."""

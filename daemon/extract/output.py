@@ -19,8 +19,8 @@ from retinad.pipeline.messages import tensor_bytes
 from retinad.pipeline.tensor_file import Entry, write_tensor_file
 from retinad.pipeline.whole_file import written_whole
 
-from .exit_codes import ExitCode, JobError
-from .extract_index import (
+from ..exit_codes import ExitCode, JobError
+from .index import (
     INDEX,
     SCHEMA,
     DamagedIndex,
@@ -36,7 +36,7 @@ from .extract_index import (
     read_index,
     write_index,
 )
-from .extract_names import find_unreadable, name_of
+from .names import find_unreadable, name_of
 
 SHARD_BYTES = 256 << 20
 """A shard is full when it has so many bytes of features: large enough for any disk, small enough to wait for."""

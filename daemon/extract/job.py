@@ -31,14 +31,14 @@ from retinad.pipeline.sources.messages import SourceInfo
 from retinad.pipeline.sources.redact import mask
 from retinad.pipeline.worker import Worker
 
-from .errors import only_error
-from .exit_codes import ExitCode, JobError
-from .extract_index import Index, Resume
-from .extract_names import picture_names
-from .extract_output import Output, find_index
-from .extract_progress import Reporter
-from .extract_request import CAMERA, Extraction, check_finished, choose_run
-from .load import open_engine
+from ..errors import only_error
+from ..exit_codes import ExitCode, JobError
+from ..load import open_engine
+from .index import Index, Resume
+from .names import picture_names
+from .output import Output, find_index
+from .progress import Reporter
+from .request import CAMERA, Extraction, check_finished, choose_run
 
 _WRITE_BEHIND = 32
 """Frames whose features wait to be written at most: a shard is written at once, and the model runs on meanwhile."""

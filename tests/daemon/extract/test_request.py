@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.extract_index import SCHEMA, Index
-from retinad.daemon.extract_request import Extraction, choose_run
+from retinad.daemon.extract.index import SCHEMA, Index
+from retinad.daemon.extract.request import Extraction, choose_run
 from retinad.pipeline.config import ModelConfig, ResizeMode, StreamConfig
 from retinad.pipeline.errors import AdmissionError
 from retinad.pipeline.model.presets import LINGBOT_MAP

@@ -22,22 +22,22 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from retinad.daemon import extract as job
-from retinad.daemon import extract_output
 from retinad.daemon.cli.app import run_command
 from retinad.daemon.config.job import load_job_config
 from retinad.daemon.exit_codes import ExitCode, JobError
-from retinad.daemon.extract_index import FrameEntry, Index, Unreadable, read_index
-from retinad.daemon.extract_progress import Reporter, progress_line
-from retinad.daemon.extract_request import Extraction
+from retinad.daemon.extract import job as job
+from retinad.daemon.extract import output as extract_output
+from retinad.daemon.extract.index import FrameEntry, Index, Unreadable, read_index
+from retinad.daemon.extract.progress import Reporter, progress_line
+from retinad.daemon.extract.request import Extraction
 from retinad.pipeline.ahead import Ahead
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import Frame, Outcome
 
-from .service_rig import receive_until, running, subscriber, write_config, write_frames
-from .test_service import camera, features_of, is_end
+from ..service_rig import receive_until, running, subscriber, write_config, write_frames
+from ..test_service import camera, features_of, is_end
 
 Add = Callable[[extract_output.Output, Sequence[Outcome]], None]
 SCENE = "synthetic:?width=64&height=48&frames=40"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.extract_index import Failure, Unreadable
-from retinad.daemon.extract_names import NAMED_AT_MOST, find_unreadable, picture_names
+from retinad.daemon.extract.index import Failure, Unreadable
+from retinad.daemon.extract.names import NAMED_AT_MOST, find_unreadable, picture_names
 
 
 def test_pictures_are_named_in_the_order_of_their_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from retinad.pipeline.errors import SourceError
 from retinad.pipeline.sources.parse import PathSpec, parse_source
 from retinad.pipeline.sources.paths import Pictures, locate
 
-from .extract_index import Failure, ShardEntry, Unreadable
+from .index import Failure, ShardEntry, Unreadable
 
 NAMED_AT_MOST = 1000
 """Unreadable frames that an index names: the first ones."""

@@ -1,0 +1,1 @@
+"""`retinad extract`: a recording's features as files, resumable."""
