@@ -15,8 +15,8 @@ from retinad.pipeline.worker import Worker
 
 from .announce import Announcer
 from .cameras import PACE_S, Cameras
+from .logs.rate_limit import RateLimit
 from .loop_lag import LoopLag
-from .rate_limit import RateLimit
 from .systemd import Notifier
 
 _LOOK_S = 0.2

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from .config.directories import DirectoryError, held, make_private
 from .exit_codes import ExitCode
 from .kernel_cache import KernelCache, keep_kernels
-from .log import Log, open_log
-from .redact import Redactor
+from .logs.redact import Redactor
+from .logs.setup import Log, open_log
 from .start_up import StartUp
 from .systemd import Notifier
 from .versions import find_versions

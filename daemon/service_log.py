@@ -18,7 +18,7 @@ from retinad.pipeline.sources.faults import is_damage
 
 from .announce import described
 from .config.load import ServiceConfig
-from .rate_limit import RateLimit
+from .logs.rate_limit import RateLimit
 from .start_up import ReadyTimes
 
 _INTERVAL_S = 10.0

@@ -11,8 +11,8 @@ from rich.console import Console
 from retinad.pipeline.errors import DeviceError, ModelError, PublishError
 
 from ..exit_codes import ExitCode
-from ..log import open_log
-from ..redact import Redactor
+from ..logs.redact import Redactor
+from ..logs.setup import open_log
 from ..versions import find_versions
 from .end_to_end import Measured, measure
 from .plan import BenchPlan

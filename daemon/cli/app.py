@@ -283,7 +283,7 @@ def version() -> None:
 
 
 def _report(error: Exception, has_log: bool) -> ExitCode:
-    from ..redact import Redactor
+    from ..logs.redact import Redactor
 
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _SERVER_PARTS:
         typer.echo(

@@ -15,8 +15,8 @@ from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig
 from retinad.pipeline.model.presets import TINY
 from retinad.pipeline.sources.redact import redact_url, secrets_of
 
-from ..log import LogLevel
-from ..log_render import LogForm
+from ..logs.render import LogForm
+from ..logs.setup import LogLevel
 from .directories import Directories, find_directories
 from .environment import TABLES, apply_overrides, report_unknown
 from .errors import ConfigError, Problem, show_key, suggest

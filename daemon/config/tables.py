@@ -20,8 +20,8 @@ from retinad.pipeline.config import (
 )
 from retinad.pipeline.frames import TokenGroup
 
-from ..log import LogLevel
-from ..log_render import LogForm
+from ..logs.render import LogForm
+from ..logs.setup import LogLevel
 
 STRICT = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 

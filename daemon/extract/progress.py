@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ..rate_limit import RateLimit
+from ..logs.rate_limit import RateLimit
 
 _LINE_S = 10.0
 """Seconds between two lines where there is no terminal."""

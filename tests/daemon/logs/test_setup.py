@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from retinad.daemon.log_render import make_formatter
-from retinad.daemon.rate_limit import RateLimit
-from retinad.daemon.redact import Redactor
+from retinad.daemon.logs.rate_limit import RateLimit
+from retinad.daemon.logs.redact import Redactor
+from retinad.daemon.logs.render import make_formatter
 
 SECRET = "s3cret"
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -26,7 +26,7 @@ def run() -> Run:
         script: str, stderr: int | None = subprocess.PIPE, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         head = "import faulthandler, logging, os, sys, threading, warnings\nimport structlog\n"
-        head += "from retinad.daemon.log import open_log\nfrom retinad.daemon.redact import Redactor\n"
+        head += "from retinad.daemon.logs.setup import open_log\nfrom retinad.daemon.logs.redact import Redactor\n"
         text = (
             head + f"with open_log(Redactor(['{SECRET}'])) as log:\n" + textwrap.indent(textwrap.dedent(script), "    ")
         )

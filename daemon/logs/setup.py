@@ -17,10 +17,10 @@ from typing import Literal, TextIO
 
 import structlog
 
-from .log_render import LogForm, make_formatter
 from .native_output import NativeOutput
 from .rate_limit import RateLimit
 from .redact import Redactor
+from .render import LogForm, make_formatter
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 

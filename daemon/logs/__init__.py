@@ -1,0 +1,1 @@
+"""The log: setup, rendering, redaction, and what native libraries print."""
