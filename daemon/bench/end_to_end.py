@@ -20,10 +20,10 @@ from retinad.pipeline.frame_queue import FrameQueue
 from retinad.pipeline.sources.camera import CameraStatus
 
 from ..config.load import ServiceConfig
-from ..load import make_engine
-from ..logged_camera import LoggedCamera
-from ..service import Edges, serve
-from ..systemd import Notifier
+from ..service.load import make_engine
+from ..service.logged_camera import LoggedCamera
+from ..service.service import Edges, serve
+from ..service.systemd import Notifier
 from ..versions import find_versions
 from .engine import measure_engine
 from .plan import BenchPlan

@@ -113,7 +113,7 @@ def run(
     """Run the service until it is told to stop. The log goes to standard error."""
     if config is not None and config_option is not None:
         raise typer.BadParameter("the config file is given twice", param_hint="--config")
-    from ..run import run_service
+    from ..service.run import run_service
 
     state = context.obj
     assert isinstance(state, CommandState)

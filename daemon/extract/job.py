@@ -33,7 +33,7 @@ from retinad.pipeline.worker import Worker
 
 from ..errors import only_error
 from ..exit_codes import ExitCode, JobError
-from ..load import open_engine
+from ..service.load import open_engine
 from .index import Index, Resume
 from .names import picture_names
 from .output import Output, find_index

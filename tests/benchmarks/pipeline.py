@@ -24,8 +24,8 @@ import structlog
 from retinad.client import EndRecord, FeaturesRecord, Kind, Subscriber
 from retinad.daemon.config.load import ServiceConfig, load_config
 from retinad.daemon.exit_codes import ExitCode
-from retinad.daemon.service import Edges, serve
-from retinad.daemon.systemd import Notifier
+from retinad.daemon.service.service import Edges, serve
+from retinad.daemon.service.systemd import Notifier
 from retinad.daemon.versions import find_versions
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine_report import LoadTimes, ModelDescription

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from retinad.daemon import load
 from retinad.daemon.cli.app import main
+from retinad.daemon.service import load
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.forward import Meanwhile

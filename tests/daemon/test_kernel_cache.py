@@ -105,7 +105,9 @@ def test_flashinfer_keeps_its_kernels_there(tmp_path: Path) -> None:
 
 
 def test_no_library_that_compiles_is_imported_before_it_is_told() -> None:
-    script = "import sys, retinad.daemon.run; print(sorted({'torch', 'triton', 'flashinfer'} & sys.modules.keys()))"
+    script = (
+        "import sys, retinad.daemon.service.run; print(sorted({'torch', 'triton', 'flashinfer'} & sys.modules.keys()))"
+    )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
     assert result.stdout == "[]\n"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from retinad.daemon import service
 from retinad.daemon.cli import app as cli
 from retinad.daemon.config.load import ServiceConfig
+from retinad.daemon.service import service
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.forward import Batch, Meanwhile
 

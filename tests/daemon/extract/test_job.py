@@ -36,8 +36,8 @@ from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import Frame, Outcome
 
+from ..service.test_service import camera, features_of, is_end
 from ..service_rig import receive_until, running, subscriber, write_config, write_frames
-from ..test_service import camera, features_of, is_end
 
 Add = Callable[[extract_output.Output, Sequence[Outcome]], None]
 SCENE = "synthetic:?width=64&height=48&frames=40"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from retinad.daemon.systemd import Notifier
+from retinad.daemon.service.systemd import Notifier
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -108,7 +108,7 @@ def test_children_do_not_inherit_the_line_to_the_manager(manager: tuple[str, soc
     address, received = manager
     script = """if True:
         import os, subprocess, sys
-        from retinad.daemon.systemd import Notifier
+        from retinad.daemon.service.systemd import Notifier
         notifier = Notifier()
         print(os.environ.get("NOTIFY_SOCKET"), os.environ.get("WATCHDOG_USEC"), flush=True)
         subprocess.run([sys.executable, "-c", "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:4])"])

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from retinad.daemon import load
 from retinad.daemon.config.load import load_config
+from retinad.daemon.service import load
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.frames import Size
 
-from .service_rig import write_config
+from ..service_rig import write_config
 
 
 @pytest.fixture(autouse=True)

@@ -13,14 +13,14 @@ import torch
 from structlog.testing import capture_logs
 
 from retinad.client import EndRecord, FeaturesRecord, Record
-from retinad.daemon.kept_states import KeptStates
+from retinad.daemon.service.snapshots import KeptStates
 from retinad.pipeline.cache import state_file
 from retinad.pipeline.config import CameraConfig, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.frames import Frame, FrameStamp
 from retinad.pipeline.worker import Worker
 
-from .service_rig import ServiceProcess, receive_until, running, subscriber, write_config, write_frames
+from ..service_rig import ServiceProcess, receive_until, running, subscriber, write_config, write_frames
 from .test_service import camera, directly, features_of, is_end, log_of, record_of
 
 KEEP = "keep_state = true"

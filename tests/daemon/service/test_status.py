@@ -1,9 +1,9 @@
 """Every field of `status`, `end` and `hello` comes from the part of the service that knows it."""
 
 from retinad.client.wire import CameraHeader, EndHeader, HelloHeader, ModelHeader, StatusHeader
-from retinad.daemon.announce import Announcer, Description, model_header
-from retinad.daemon.cameras import CameraReport
-from retinad.daemon.loop_lag import LoopLag
+from retinad.daemon.service.cameras import CameraReport
+from retinad.daemon.service.loop_lag import LoopLag
+from retinad.daemon.service.status import Announcer, Description, model_header
 from retinad.pipeline.config import CameraConfig, CaptureMode, OutputConfig
 from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.errors import SourceFault

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from retinad.client import FeaturesRecord, Kind, Record, StatusRecord
 
-from .service_rig import camera, processes_of, receive_until, running, subscriber, write_config
+from ..service_rig import camera, processes_of, receive_until, running, subscriber, write_config
 
 NOISE = bytes(range(256)) * 8
 GOOD = camera("good", "synthetic:?fps=30&width=160&height=120")

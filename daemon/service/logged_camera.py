@@ -6,7 +6,7 @@ from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.frame_queue import FrameQueue
 from retinad.pipeline.sources.camera import Camera, CameraStatus
 
-from .service_log import CameraLog
+from .events import CameraLog
 
 
 class LoggedCamera:

@@ -17,19 +17,19 @@ import torch
 from structlog.testing import capture_logs
 
 from retinad.client import EndRecord, FeaturesRecord, Record, StatusRecord
-from retinad.daemon import load, service
 from retinad.daemon.config.load import load_config
 from retinad.daemon.errors import only_error
 from retinad.daemon.exit_codes import ExitCode
-from retinad.daemon.service import Edges, serve
-from retinad.daemon.systemd import Notifier
+from retinad.daemon.service import load, service
+from retinad.daemon.service.service import Edges, serve
+from retinad.daemon.service.systemd import Notifier
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.device_faults import MOST_IN_A_ROW
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError
 
-from .faulty import AT, BUSY, ILLEGAL_ACCESS, FaultyEngine, out_of_memory
-from .service_rig import FAULTY, receive_until, running, subscriber, write_config
+from ..faulty import AT, BUSY, ILLEGAL_ACCESS, FaultyEngine, out_of_memory
+from ..service_rig import FAULTY, receive_until, running, subscriber, write_config
 from .test_service import camera, features_of, is_end, log_of
 
 SOURCE = "synthetic:?fps=40&width=160&height=120"

@@ -16,10 +16,10 @@ from retinad.pipeline.frames import FrameFailure
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
 from retinad.pipeline.sources.faults import is_damage
 
-from .announce import described
-from .config.load import ServiceConfig
-from .logs.rate_limit import RateLimit
-from .start_up import ReadyTimes
+from ..config.load import ServiceConfig
+from ..logs.rate_limit import RateLimit
+from .startup_times import ReadyTimes
+from .status import described
 
 _INTERVAL_S = 10.0
 _DAMAGED = 3

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .kernel_cache import KernelCache
+from ..kernel_cache import KernelCache
 
 if TYPE_CHECKING:  # torch comes with it, and must find the cache's variables set
     from retinad.pipeline.engine_report import LoadTimes

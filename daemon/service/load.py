@@ -16,7 +16,7 @@ from retinad.pipeline.frames import Size
 from retinad.pipeline.model.devices import is_out_of_memory
 from retinad.pipeline.worker import Worker
 
-from .config.load import ServiceConfig
+from ..config.load import ServiceConfig
 from .systemd import Notifier
 
 TRIES = 3

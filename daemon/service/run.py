@@ -10,17 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .config.directories import DirectoryError, held, make_private
-from .exit_codes import ExitCode
-from .kernel_cache import KernelCache, keep_kernels
-from .logs.redact import Redactor
-from .logs.setup import Log, open_log
-from .start_up import StartUp
+from ..config.directories import DirectoryError, held, make_private
+from ..exit_codes import ExitCode
+from ..kernel_cache import KernelCache, keep_kernels
+from ..logs.redact import Redactor
+from ..logs.setup import Log, open_log
+from ..versions import find_versions
+from .startup_times import StartUp
 from .systemd import Notifier
-from .versions import find_versions
 
 if TYPE_CHECKING:
-    from .config.load import ServiceConfig
+    from ..config.load import ServiceConfig
 
 _IMPORT_TIMEOUT_S = 120.0
 """Time asked of systemd for importing torch from a cold disk."""
@@ -78,7 +78,7 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, start_up: StartUp,
     from retinad.pipeline.errors import DeviceError, ModelError, PublishError
     from retinad.pipeline.publisher import check_free
 
-    from .config.load import ConfigError, load_config, load_publishing
+    from ..config.load import ConfigError, load_config, load_publishing
 
     try:
         # First what can be wrong and takes no torch to find out, which takes seconds to import.
@@ -109,7 +109,7 @@ def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier, st
     # Imported here: torch takes seconds, and a wrong config is refused without it.
     import anyio
 
-    from .config.load import load_config
+    from ..config.load import load_config
     from .service import Edges, serve
 
     edges = Edges(

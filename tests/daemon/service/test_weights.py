@@ -11,7 +11,7 @@ from retinad.client import FeaturesRecord, StatusRecord
 from retinad.daemon.config.load import load_config
 from retinad.pipeline.model.checkpoint import load_model
 
-from .service_rig import receive_until, running, subscriber, write_config
+from ..service_rig import receive_until, running, subscriber, write_config
 from .test_service import camera, features_of, is_end, record_of
 
 SYNTHETIC = "synthetic:?fps=30&width=160&height=120"

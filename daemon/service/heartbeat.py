@@ -13,10 +13,10 @@ from retinad.pipeline.publisher import Publisher
 from retinad.pipeline.sources.camera import CameraState
 from retinad.pipeline.worker import Worker
 
-from .announce import Announcer
+from ..logs.rate_limit import RateLimit
 from .cameras import PACE_S, Cameras
-from .logs.rate_limit import RateLimit
 from .loop_lag import LoopLag
+from .status import Announcer
 from .systemd import Notifier
 
 _LOOK_S = 0.2

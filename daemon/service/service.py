@@ -22,20 +22,20 @@ from retinad.pipeline.publisher import Publisher
 from retinad.pipeline.sources.camera import CameraState
 from retinad.pipeline.worker import Worker
 
-from .announce import Announcer, Description, model_header
+from ..config.load import ConfigError, ServiceConfig
+from ..errors import only_error
+from ..exit_codes import ExitCode
+from ..kernel_cache import KernelCache
+from ..pump import pump
 from .cameras import Cameras, MakeCamera
-from .config.load import ConfigError, ServiceConfig
-from .errors import only_error
-from .exit_codes import ExitCode
-from .kept_states import KeptStates
-from .kernel_cache import KernelCache
+from .events import FailureLog, different_keys, log_reload, log_start
+from .heartbeat import beat, end_when_hung, report
 from .load import load_worker, make_engine
 from .logged_camera import LoggedCamera
 from .loop_lag import LoopLag
-from .pump import pump
-from .report import beat, end_when_hung, report
-from .service_log import FailureLog, different_keys, log_reload, log_start
-from .start_up import StartUp
+from .snapshots import KeptStates
+from .startup_times import StartUp
+from .status import Announcer, Description, model_header
 from .systemd import Notifier
 
 _BEAT_S = 0.05

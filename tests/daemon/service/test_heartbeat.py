@@ -6,9 +6,9 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from retinad.daemon.cameras import PACE_S, CameraReport
-from retinad.daemon.loop_lag import LoopLag
-from retinad.daemon.report import FrameRate, beat, report, show_states
+from retinad.daemon.service.cameras import PACE_S, CameraReport
+from retinad.daemon.service.heartbeat import FrameRate, beat, report, show_states
+from retinad.daemon.service.loop_lag import LoopLag
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.frame_queue import FrameCounters
 from retinad.pipeline.publisher import PublisherStatistics

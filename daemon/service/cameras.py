@@ -22,8 +22,8 @@ from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
 from retinad.pipeline.worker import Worker
 
-from .kept_states import KeptStates
-from .pump import flush
+from ..pump import flush
+from .snapshots import KeptStates
 
 DRAIN_S = 1.0
 """Seconds that a camera told to stop may take to get its last frames through the model."""

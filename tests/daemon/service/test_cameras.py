@@ -9,10 +9,10 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 
-from retinad.daemon import cameras as cameras_module
-from retinad.daemon.cameras import Cameras
-from retinad.daemon.kept_states import KeptStates
 from retinad.daemon.pump import pump
+from retinad.daemon.service import cameras as cameras_module
+from retinad.daemon.service.cameras import Cameras
+from retinad.daemon.service.snapshots import KeptStates
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues

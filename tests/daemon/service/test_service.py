@@ -18,7 +18,7 @@ from retinad.daemon.config.load import load_config
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.frames import Features, Frame, FrameStamp
 
-from .service_rig import (
+from ..service_rig import (
     ServiceProcess,
     camera,
     processes_of,
@@ -29,7 +29,7 @@ from .service_rig import (
     write_frames,
 )
 
-FRAMES = Path(__file__).parents[3] / "shared" / "frames"
+FRAMES = Path(__file__).parents[4] / "shared" / "frames"
 
 
 def is_end(record: Record) -> bool:

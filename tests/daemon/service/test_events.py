@@ -9,8 +9,8 @@ import pytest
 import structlog
 
 from retinad.daemon.config.load import load_config
-from retinad.daemon.service_log import CameraLog, different_keys, log_reload, log_start, subscribe_command
-from retinad.daemon.start_up import ReadyTimes
+from retinad.daemon.service.events import CameraLog, different_keys, log_reload, log_start, subscribe_command
+from retinad.daemon.service.startup_times import ReadyTimes
 from retinad.pipeline.config import CurveConfig
 from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.errors import SourceFault

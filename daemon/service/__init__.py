@@ -1,0 +1,1 @@
+"""The running service: start, cameras, status, reload, stop, and systemd."""
