@@ -2,7 +2,7 @@
 
 import torch
 
-from ..kda.backend import runs_triton
+from ..backend import runs_triton
 from .checks import AttentionShape, check_inputs
 from .reference import attend_ranges_reference
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..kda.backend import runs_triton
+from ..backend import runs_triton
 from .checks import expect
 
 

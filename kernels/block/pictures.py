@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..kda.backend import runs_triton
+from ..backend import runs_triton
 from .checks import FLOATS, expect
 
 WHITE = 255

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..kda.backend import runs_triton
+from ..backend import runs_triton
 from .checks import FLOAT32, FLOATS, expect
 
 FLOAT8 = torch.float8_e4m3fn

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import torch
 
-from .backend import runs_triton
+from ..backend import runs_triton
 from .checks import KdaShape, check_cuts, check_inputs
 from .reference import chunk_kda_reference
 from .state_pool import check_writing, clear_padding, gather_states, scatter_states

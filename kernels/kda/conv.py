@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from .backend import runs_triton
+from ..backend import runs_triton
 from .checks import REFERENCE_DTYPES, check_devices, check_indices, count_sequences
 from .state_pool import check_writing, clear_padding, gather_states, scatter_states
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .backend import runs_triton
+from ..backend import runs_triton
 from .checks import KERNEL_DTYPES, check_devices
 
 

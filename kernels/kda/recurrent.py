@@ -2,7 +2,7 @@
 
 import torch
 
-from .backend import runs_triton
+from ..backend import runs_triton
 from .checks import check_inputs
 from .reference import recurrent_kda_reference
 from .state_pool import check_writing, clear_padding, gather_states, rows_are_dense, scatter_states

@@ -6,7 +6,7 @@ written) and, in place, writes row final_state_indices[n], by default the row it
 
 import torch
 
-from .backend import runs_triton
+from ..backend import runs_triton
 from .checks import check_devices, check_indices
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from retinad.kernels.backend import runs_triton
 from retinad.kernels.kda import chunk_kda, fused_recurrent_kda
-from retinad.kernels.kda.backend import runs_triton
 from retinad.kernels.kda.conv import KEPT, WIDTH, short_convolution
 from retinad.kernels.kda.gated_norm import gated_rms_norm
 
