@@ -42,7 +42,7 @@ def attend_ranges(
     from .ranges_triton import launch_ranges
 
     if suits_hopper(shape, query.device):
-        from .ranges_hopper import launch_hopper
+        from .ranges_gluon_sm90 import launch_hopper
 
         launch_hopper(shape, query, memory, ranges, out)
         launch_ranges(shape, query, memory, ranges, out, repair=True)

@@ -1,4 +1,4 @@
-"""The Triton kernel of `attend_ranges`: for any device and dtype of memory, and for what `ranges_hopper` gives up.
+"""The Triton kernel of `attend_ranges`: for any device and dtype of memory, and for what `ranges_gluon_sm90` gives up.
 
 In a file of its own so that importing the wrapper needs no triton.
 """

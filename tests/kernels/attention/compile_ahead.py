@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from retinad.kernels.attention import ranges_hopper
+from retinad.kernels.attention import ranges_gluon_sm90
 
 PTXAS = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float8_e4m3fn: "fp8e4nv"}
@@ -30,11 +30,11 @@ CASES = [
 
 def ptx_of(D: int, query: torch.dtype, memory: torch.dtype) -> str:
     """The kernel for 16 heads of D channels, with aligned pointers and strides."""
-    kernel = ranges_hopper.hopper_kernel
-    block = [ranges_hopper.block_n(D), D]
-    layout = gl.NVMMASharedLayout.get_default_for(block, ranges_hopper.GLUON_DTYPES[memory])
+    kernel = ranges_gluon_sm90.hopper_kernel
+    block = [ranges_gluon_sm90.block_n(D), D]
+    layout = gl.NVMMASharedLayout.get_default_for(block, ranges_gluon_sm90.GLUON_DTYPES[memory])
     desc = f"tensordesc<{NAMES[memory]}{block},{layout!r}>"
-    constants = {"H": 16, "HEADROOM": ranges_hopper.headroom(query)}
+    constants = {"H": 16, "HEADROOM": ranges_gluon_sm90.headroom(query)}
     signature = dict.fromkeys(kernel.arg_names, "i32") | dict.fromkeys(("query_ptr", "out_ptr"), f"*{NAMES[query]}")
     signature |= {"key_desc": desc, "value_desc": desc, "ranges_ptr": "*i32", "scale": "fp32"}
     signature |= dict.fromkeys(constants, "constexpr")
