@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retinad.kernels.block.pictures import PictureTables, picture_tables
-from retinad.kernels.block.pictures import preprocess as run_kernels
+from retinad.kernels.fused.preprocess import preprocess as run_kernels
+from retinad.kernels.fused.preprocess_tables import PictureTables, picture_tables
 
 from .frames import Frame, FrameStamp, Pixels
 from .preprocess import Fit, preprocess, upload

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from retinad.kernels.attention import attend_ranges
-from retinad.kernels.block.moves import evict
-from retinad.kernels.block.rotary import Append, HeadNorm, RotaryTables, qk_norm_rope
-from retinad.kernels.block.sums import add, add_norm, norm
+from retinad.kernels.fused.add_norm import add, add_norm, norm
+from retinad.kernels.fused.kv_copy import evict
+from retinad.kernels.fused.qk_norm_rope import qk_norm_rope
+from retinad.kernels.fused.qk_norm_rope_types import Append, HeadNorm, RotaryTables
 
 from ..cache.tables import StepTables
 from .aggregator import Aggregator, LayerOutput

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retinad.kernels.block import (
+from retinad.kernels.fused import (
     Append,
     HeadNorm,
     RotaryTables,

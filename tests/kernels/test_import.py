@@ -7,7 +7,7 @@ BLOCKED = """
 import sys
 sys.modules["triton"] = None
 import torch
-from retinad.kernels.block import add, evict, qk_norm_rope
+from retinad.kernels.fused import add, evict, qk_norm_rope
 from retinad.kernels.kda import chunk_kda, fused_recurrent_kda
 from retinad.kernels.kda.conv import short_convolution
 x = torch.ones(1, 3, 1, 4)
@@ -20,7 +20,7 @@ qk_norm_rope(torch.ones(1, 2, 3, 1, 4), None, None, query=torch.ones(1, 2, 1, 4)
 """
 UNTOUCHED = """
 import sys
-import retinad.kernels.block
+import retinad.kernels.fused
 import retinad.kernels.kda
 assert "triton" not in sys.modules
 """

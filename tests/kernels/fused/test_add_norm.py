@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retinad.kernels.block import add, add_norm, norm
+from retinad.kernels.fused import add, add_norm, norm
 
 from ..kda.oracle import BFLOAT16, FLOAT16, FLOAT32, assert_close, guarded
 from .tolerances import ONE_SUM, TOLERANCE
@@ -102,7 +102,7 @@ def test_pytorch_does_the_same(device: torch.device, monkeypatch: pytest.MonkeyP
     case = make((2, 5, 384), BFLOAT16, device)
     kept, out, out_want = case.x.clone(), *torch.zeros(2, 2, 7, 384, dtype=BFLOAT16, device=device)
     add_norm(case.x, case.branch, case.gamma, case.weight, case.bias, out[:, 2:], EPS)
-    monkeypatch.setattr("retinad.kernels.block.sums.runs_triton", lambda device: False)
+    monkeypatch.setattr("retinad.kernels.fused.add_norm.runs_triton", lambda device: False)
     add_norm(kept, case.branch, case.gamma, case.weight, case.bias, out_want[:, 2:], EPS)
     assert_close(case.x, kept, ONE_SUM)
     assert_close(out, out_want, 1.1 * TOLERANCE[BFLOAT16])  # the reference rounds

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retinad.kernels.block import PictureTables, picture_tables, preprocess, preprocess_reference
+from retinad.kernels.fused import PictureTables, picture_tables, preprocess, preprocess_reference
 from retinad.pipeline import preprocess as pipeline
 from retinad.pipeline.config import ResizeMode
 from retinad.pipeline.model.aggregator import MEAN, STD
@@ -70,7 +70,7 @@ def test_equals_the_reference(device: torch.device, mode: ResizeMode, monkeypatc
     between = torch.empty(tables.between_shape, dtype=torch.uint8, device=device)
     preprocess_reference(pixels, tables, between, want)
     assert_same_levels(got, want.cpu())
-    monkeypatch.setattr("retinad.kernels.block.pictures.runs_triton", lambda device: False)
+    monkeypatch.setattr("retinad.kernels.fused.preprocess.runs_triton", lambda device: False)
     assert torch.equal(run(pixels, tables), want)
 
 
@@ -79,7 +79,7 @@ def test_patches_are_what_a_convolution_sees(
     device: torch.device, triton: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not triton:
-        monkeypatch.setattr("retinad.kernels.block.pictures.runs_triton", lambda device: False)
+        monkeypatch.setattr("retinad.kernels.fused.preprocess.runs_triton", lambda device: False)
     how = pipeline.fit((97, 61), ResizeMode.CROP, 56, PATCH)
     pixels, tables = noise((97, 61), device), tables_of(how, device)
     unfolded = functional.unfold(run(pixels, tables)[None], PATCH, stride=PATCH)[0].T

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from retinad.kernels.block import evict
-from retinad.kernels.block.moves import evict_reference
+from retinad.kernels.fused import evict
+from retinad.kernels.fused.kv_copy import evict_reference
 
 from ..kda.oracle import guarded
 
@@ -75,7 +75,7 @@ def test_what_lies_outside_is_neither_read_nor_written(device: torch.device) -> 
 def test_pytorch_does_the_same(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = make(torch.float32, device)
     want = moved(memory, MOVES[1])
-    monkeypatch.setattr("retinad.kernels.block.moves.runs_triton", lambda device: False)
+    monkeypatch.setattr("retinad.kernels.fused.kv_copy.runs_triton", lambda device: False)
     evict(memory, torch.tensor(MOVES[1], device=device))
     assert torch.equal(memory.view(torch.uint8), want)
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .rotary import FLOAT8, FLOAT8_MAX, Append, HeadNorm, RotaryTables
+from .qk_norm_rope_types import FLOAT8, FLOAT8_MAX, Append, HeadNorm, RotaryTables
 
 WARP_NUMBERS = 512  # of one token's queries; on an H200, of 128 to 1024, the fastest or equal at 1 and 8 frames
 

@@ -53,7 +53,7 @@ def _run(
         add_norm_reference(x, branch, norm, eps)
         return
 
-    from .sums_triton import launch_add_norm
+    from .add_norm_triton import launch_add_norm
 
     launch_add_norm(x, branch, norm, eps)
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retinad.kernels.block import Append, HeadNorm, RotaryTables, qk_norm_rope
-from retinad.kernels.block.rotary import FLOAT8
+from retinad.kernels.fused import Append, HeadNorm, RotaryTables, qk_norm_rope
+from retinad.kernels.fused.qk_norm_rope_types import FLOAT8
 from retinad.pipeline.model.rope import Rotation, rotation_2d, rotation_3d, spatial_part
 
 from ..kda.oracle import BFLOAT16, FLOAT16, FLOAT32, assert_close, guarded
@@ -153,7 +153,7 @@ def test_pytorch_does_the_same(device: torch.device, monkeypatch: pytest.MonkeyP
     memory = torch.zeros(2, 30, *case.packed.shape[3:], device=device)
     places, memory_want = torch.tensor([5, -9, 27, -3], device=device), memory.clone()
     case.run(append=Append(memory, places))
-    monkeypatch.setattr("retinad.kernels.block.rotary.runs_triton", lambda device: False)
+    monkeypatch.setattr("retinad.kernels.fused.qk_norm_rope.runs_triton", lambda device: False)
     other.run(append=Append(memory_want, places))
     assert_close(case.packed, other.packed, TOLERANCE[FLOAT32])
     assert_close(memory, memory_want, TOLERANCE[FLOAT32])

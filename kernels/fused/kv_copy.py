@@ -26,7 +26,7 @@ def evict(memory: Tensor, moves: Tensor) -> None:
         evict_reference(memory, moves)
         return
 
-    from .moves_triton import launch_evict
+    from .kv_copy_triton import launch_evict
 
     launch_evict(memory, moves)
 

@@ -4,10 +4,12 @@ Nothing is allocated and nothing read back: the caller gives every output, and n
 read from tensors on the device, so that a whole step can be captured in a CUDA graph.
 """
 
-from .moves import evict
-from .pictures import PictureTables, picture_tables, preprocess, preprocess_reference
-from .rotary import Append, HeadNorm, RotaryTables, qk_norm_rope, qk_norm_rope_reference
-from .sums import add, add_norm, add_norm_reference, norm
+from .add_norm import add, add_norm, add_norm_reference, norm
+from .kv_copy import evict
+from .preprocess import preprocess, preprocess_reference
+from .preprocess_tables import PictureTables, picture_tables
+from .qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
+from .qk_norm_rope_types import Append, HeadNorm, RotaryTables
 
 __all__ = [
     "Append",

@@ -10,7 +10,10 @@ import triton
 sys.path.append(str(Path(__file__).parents[1] / "kda"))
 from compile_ahead import bare, compile_for_hopper
 
-from retinad.kernels.block import moves_triton, pictures_triton, rotary_triton, sums_triton
+from retinad.kernels.fused import add_norm_triton as sums_triton
+from retinad.kernels.fused import kv_copy_triton as moves_triton
+from retinad.kernels.fused import preprocess_triton as pictures_triton
+from retinad.kernels.fused import qk_norm_rope_triton as rotary_triton
 
 Case = tuple[str, Any, dict[str, Any], int]
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .pictures import PictureTables, Taps
+from .preprocess_tables import PictureTables, Taps
 
 BLOCK_E = 256
 """Bytes of one row that a program makes: on an H200 programs of 2 to 8 rows took up to twice as long."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from retinad.kernels.block import Append, evict, picture_tables, preprocess, qk_norm_rope
+from retinad.kernels.fused import Append, evict, picture_tables, preprocess, qk_norm_rope
 from retinad.pipeline.config import ResizeMode
 from retinad.pipeline.preprocess import fit
 

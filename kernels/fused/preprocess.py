@@ -1,0 +1,91 @@
+"""From a camera's bytes to what the patch embedding takes, in two passes: resampled, cropped or padded, normalised.
+
+Resampling is antialiased bicubic as Pillow's and PyTorch's: a pass over the width, one over the height, each rounded to
+whole levels (halves to even) and clipped. So nothing but levels of 255 lies between the passes, and after them a table
+turns levels into numbers.
+"""
+
+import torch
+from torch import Tensor
+
+from ..backend import runs_triton
+from .checks import FLOATS, expect
+from .preprocess_tables import PictureTables, Taps
+
+WHITE = 255
+
+
+def preprocess(pixels: Tensor, tables: PictureTables, between: Tensor | None, out: Tensor, patch_size: int = 0) -> None:
+    """Write the picture that the model sees.
+
+    Args:
+        pixels: uint8 [height, width, 3], BGR, contiguous, on the device.
+        tables: of this size.
+        between: uint8 [*tables.between_shape], scratch, written; None where tables.columns is None.
+        out: bfloat16, float16 or float32, contiguous, written whole: [3, h, w]; with a patch size p
+            [h / p * w / p, 3 p p], patches row by row and in each the channels row by row, as a convolution's weights.
+        patch_size: 0 for the picture. Else a divisor of h and w.
+
+    Raises:
+        ValueError: an argument has another shape, dtype, layout or device.
+    """
+    _check(pixels, tables, between, out, patch_size)
+    pixels = pixels[tables.first_row : tables.stop_row]
+    if not runs_triton(pixels.device):
+        _preprocess_reference(pixels, tables, between, out, patch_size)
+        return
+
+    from .preprocess_triton import launch_columns, launch_rows
+
+    if tables.columns is not None and between is not None:
+        launch_columns(pixels, tables.columns, between)
+        pixels = between
+    launch_rows(pixels, tables, out, patch_size)
+
+
+def preprocess_reference(
+    pixels: Tensor, tables: PictureTables, between: Tensor | None, out: Tensor, patch_size: int = 0
+) -> None:
+    """The same in plain PyTorch."""
+    _preprocess_reference(pixels[tables.first_row : tables.stop_row], tables, between, out, patch_size)
+
+
+def _preprocess_reference(
+    pixels: Tensor, tables: PictureTables, between: Tensor | None, out: Tensor, patch_size: int
+) -> None:
+    if tables.columns is not None and between is not None:
+        pixels = between.copy_(_filtered(pixels.transpose(0, 1), tables.columns).transpose(0, 1))
+    width, height = tables.model_size
+    picture = torch.full((height, width, 3), WHITE, dtype=torch.int64, device=pixels.device)
+    inside = tables.rows.starts >= 0
+    picture[inside, tables.pad_left : tables.pad_left + pixels.shape[1]] = _filtered(pixels, tables.rows)[inside].long()
+    chosen = tables.levels.gather(1, picture.flip(2).permute(2, 0, 1).flatten(1)).view(3, height, width)
+    if patch_size:
+        grid = chosen.view(3, height // patch_size, patch_size, width // patch_size, patch_size)
+        chosen = grid.permute(1, 3, 0, 2, 4)
+    out.copy_(chosen.reshape(out.shape))
+
+
+def _filtered(pixels: Tensor, taps: Taps) -> Tensor:
+    # Along the first dimension; float32 whole levels.
+    total = pixels.new_zeros(len(taps.starts), *pixels.shape[1:], dtype=torch.float32)
+    for k, weights in enumerate(taps.weights):
+        total += weights[:, None, None] * pixels[(taps.starts + k).clamp(min=0)]
+    return total.round_().clamp_(0, 255)
+
+
+def _check(pixels: Tensor, tables: PictureTables, between: Tensor | None, out: Tensor, patch_size: int) -> None:
+    width, height = tables.source_size
+    expect("pixels", pixels, (height, width, 3), (torch.uint8,), tables.levels)
+    if (between is None) != (tables.columns is None):
+        raise ValueError("between: expected a tensor exactly where the width changes")
+    if between is not None:
+        expect("between", between, tables.between_shape, (torch.uint8,), pixels)
+    width, height = tables.model_size
+    if not patch_size:
+        expect("out", out, (3, height, width), FLOATS, pixels)
+        return
+    if patch_size < 0 or height % patch_size or width % patch_size:
+        raise ValueError(f"patch_size: expected a divisor of {width} and {height}, got {patch_size}")
+    patches = (height // patch_size) * (width // patch_size)
+    expect("out", out, (patches, 3 * patch_size * patch_size), FLOATS, pixels)
