@@ -10,15 +10,14 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tuning import KdaConfig, Launch, kda_config
-from . import record
-from .checks import KdaShape
+from . import workspace as record
+from .checks import KdaShape, dense_rows
 from .context_parallel import chain_kernel, map_kernel, plan_split
 from .intra import ALWAYS, NEVER, WHERE_STEEP, intra_kernel
 from .launch import BoundKernel, bound_kernel
-from .rows import dense_rows
 from .scan import scan_kernel
 from .state_pool import rows_are_dense
+from .tuning import KdaConfig, Launch, kda_config
 
 MAX_MAP = 128  # keys wider than this are never cut: chain_kernel holds a piece's whole M in shared memory
 WHOLE = 2**30  # chunks of a piece where no sequence is cut

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from ..tuning import ScanCosts
-from .locate import first_slot, locate, sequence_tokens
-from .record import record_size
+from .chunk_index import first_slot, locate, sequence_tokens
 from .scan import chunk_update
+from .tuning import ScanCosts
+from .workspace import record_size
 
 MAX_PIECES = 32
 

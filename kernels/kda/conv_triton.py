@@ -7,8 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .locate import locate
-from .rows import dense_rows
+from .checks import dense_rows
+from .chunk_index import locate
 
 BLOCK_T, BLOCK_D = 16, 128
 

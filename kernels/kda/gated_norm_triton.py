@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .checks import dense_rows
 from .gate import sigmoid
-from .rows import dense_rows
 
 BLOCK = 4096  # numbers of a program, or one row where that is longer
 

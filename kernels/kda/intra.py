@@ -23,10 +23,10 @@ import triton
 import triton.language as tl
 
 from .blocks import SUB, block_diagonal, block_rows, column_of, diagonal_blocks, half_mask, last_row, row_of
+from .chunk_index import locate
 from .gate import floor_log_decay, gate, gate_rate, sigmoid
 from .inverse import block_inverse, exact_dot, solve, sub_block_inverse
-from .locate import locate
-from .record import DECAY, record_size
+from .workspace import DECAY, record_size
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 MOST_DOUBLINGS = tl.constexpr(80.0)  # 2^80 leaves room for keys and sums in bfloat16's range

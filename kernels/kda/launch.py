@@ -10,7 +10,7 @@ earlier call's (dtypes, 16-byte alignment of pointers, constants, which are None
 from functools import cache
 from typing import Any
 
-from ..tuning import Launch
+from .tuning import Launch
 
 
 class BoundKernel:

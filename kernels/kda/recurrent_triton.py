@@ -7,9 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .checks import KdaShape
+from .checks import KdaShape, dense_rows
 from .gate import log_decay, unit_rows
-from .rows import dense_rows
 
 # One warp holds a [BLOCK_K, BLOCK_V] tile of the state in registers: 1,024 floats are 32 registers a thread, a sum over
 # K crosses lanes only, never warps, and one sequence of 16 heads of 128 x 128 is 256 programs. A row of 8 floats is one

@@ -10,8 +10,8 @@ round trip through shared memory.
 import triton
 import triton.language as tl
 
-from .locate import first_slot, locate, sequence_tokens
-from .record import DECAY, decay_of, record_size
+from .chunk_index import first_slot, locate, sequence_tokens
+from .workspace import DECAY, decay_of, record_size
 
 
 @triton.jit

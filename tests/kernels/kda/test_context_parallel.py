@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from retinad.kernels.kda.chunk import chunk_kda
 from retinad.kernels.kda.context_parallel import MAX_PIECES, SplitPlan, plan_split
-from retinad.kernels.tuning import ScanCosts, kda_config
+from retinad.kernels.kda.tuning import ScanCosts, kda_config
 
 from .oracle import FLOAT32, Implementation, assert_close, assert_matches, make_call
 

@@ -1,4 +1,4 @@
-"""Makes and checks the table of this device: `python -m retinad.kernels.tune [--check] [--write] [key ...]`.
+"""Makes and checks the table of this device: `python -m retinad.kernels.kda.tune [--check] [--write] [key ...]`.
 
 Triton has compiled some choices of warps and blocks of such kernels wrongly on Hopper, so a configuration is timed only
 after its results agreed with the float64 recurrence, whole and in pieces, with bounded gates, unbounded ones and none.
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from .bench import call_time_ms
-from .kda.checks import check_inputs
-from .kda.chunk_triton import Options, prepare
-from .kda.reference import recurrent_kda_reference
+from .checks import check_inputs
+from .chunk_triton import Options, prepare
+from .reference import recurrent_kda_reference
 from .tuning import KdaConfig, Launch, kda_config
 
 LARGEST_ERROR = {torch.bfloat16: 1e-2, torch.float16: 1e-2, torch.float32: 1e-4}

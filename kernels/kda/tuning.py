@@ -1,6 +1,6 @@
 """The checked tuning tables: how wide and deep each kernel runs on an architecture. Nothing is tuned at run time.
 
-`configs/sm_90.json` and the like are written by `python -m retinad.kernels.tune`, which accepts an entry only after
+`configs/sm_90.json` and the like are written by `python -m retinad.kernels.kda.tune`, which accepts an entry only after
 comparing every kernel's result with the reference; `configs/generic.json` serves every other device and size.
 """
 

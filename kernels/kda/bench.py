@@ -1,4 +1,4 @@
-"""Times `chunk_kda` on the shapes that the project promises: `python -m retinad.kernels.bench [--profile]`.
+"""Times `chunk_kda` on the shapes that the project promises: `python -m retinad.kernels.kda.bench [--profile]`.
 
 CUDA events around many calls over rotating inputs, launches included, median of several repeats. The settings are those
 of the public kernels' published figures: gate, norm and sigmoid in the kernel, lower_bound -5, state in and out, bf16.
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .kda import chunk_kda
+from . import chunk_kda
 
 # What one H200 copies, bytes read and written counted; the floor of a row is its inputs and output over this.
 MEMORY_BYTES_PER_S = 4.2e12

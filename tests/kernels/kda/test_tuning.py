@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from retinad.kernels import tuning
-from retinad.kernels.tuning import KdaConfig, kda_config
+from retinad.kernels.kda import tuning
+from retinad.kernels.kda.tuning import KdaConfig, kda_config
 
 TABLES = sorted((Path(tuning.__file__).resolve().parent / "configs").glob("*.json"))
 SIZES = [(bits, block_k) for bits in (16, 32) for block_k in (64, 128, 256)]
