@@ -6,8 +6,8 @@ from .cache.pool import Pool
 from .cache.ranged import RangedBackend
 from .cache.step import Backend
 from .captured import FusedSteps
+from .compatibility import execution_conflicts, fusing_obstacle, refuse
 from .config import ModelConfig
-from .conflicts import execution_conflicts, fusing_obstacle, refuse
 from .model.aggregator import Aggregator
 from .model.checkpoint import Network
 from .model.fused import FusedAggregator

@@ -14,7 +14,7 @@ from .cache.pool import Pool, PoolShape
 from .cache.state import StreamState
 from .cache.state_file import StateFile, open_state_file, write_state_file
 from .config import DType, ModelConfig, NetworkConfig, ResizeMode, StreamConfig
-from .differences import differences
+from .config_diff import differences
 from .errors import StateError
 from .frames import FrameStamp, Size
 from .model.delta_attention import new_state

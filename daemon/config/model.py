@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from retinad.pipeline.compatibility import find_conflicts
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
-from retinad.pipeline.conflicts import find_conflicts
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
 from retinad.pipeline.model.placement import resolve_device, resolve_dtype

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from retinad.pipeline.config import OutputConfig, ResizeMode, StreamConfig
-from retinad.pipeline.differences import differences
+from retinad.pipeline.config_diff import differences
 from retinad.pipeline.frames import Affine, Flag, Size, TokenGroup
 from retinad.pipeline.saved_stream import ModelIdentity
 from retinad.pipeline.whole_file import written_whole

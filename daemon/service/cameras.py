@@ -19,10 +19,10 @@ from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import AdmissionError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
+from retinad.pipeline.pump import flush
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
 from retinad.pipeline.worker import Worker
 
-from ..pump import flush
 from .snapshots import KeptStates
 
 DRAIN_S = 1.0

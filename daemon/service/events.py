@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import structlog
 
 from retinad.pipeline.config import CurveConfig
-from retinad.pipeline.differences import config_key
+from retinad.pipeline.config_diff import config_key
 from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.frames import FrameFailure
 from retinad.pipeline.sources.camera import CameraState, CameraStatus

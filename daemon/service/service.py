@@ -19,6 +19,7 @@ from retinad.pipeline.errors import DeviceError, ModelError
 from retinad.pipeline.frame_queue import FrameQueues
 from retinad.pipeline.packing import largest_record_bytes
 from retinad.pipeline.publisher import Publisher
+from retinad.pipeline.pump import pump
 from retinad.pipeline.sources.camera import CameraState
 from retinad.pipeline.worker import Worker
 
@@ -26,7 +27,6 @@ from ..config.load import ConfigError, ServiceConfig
 from ..errors import only_error
 from ..exit_codes import ExitCode
 from ..kernel_cache import KernelCache
-from ..pump import pump
 from .cameras import Cameras, MakeCamera
 from .events import FailureLog, different_keys, log_reload, log_start
 from .heartbeat import beat, end_when_hung, report

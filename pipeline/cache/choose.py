@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from ..compatibility import attention_conflicts, kernel_obstacle, refuse
 from ..config import ModelConfig
-from ..conflicts import attention_conflicts, kernel_obstacle, refuse
 from .dense import DenseBackend
 from .flashinfer import open_flashinfer
 from .paged import PagedBackend

@@ -63,7 +63,7 @@ def test_what_cannot_run_is_refused_with_the_reason(
 def test_without_triton_a_gpu_runs_the_network_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of `kda` blocks alone needs no attention backend, and its kernels' references cannot be captured."""
     delta = replace(ON_GPU, network=replace(ON_GPU.network, mixers=("kda",)))
-    monkeypatch.setattr("retinad.pipeline.conflicts.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("retinad.pipeline.compatibility.importlib.util.find_spec", lambda name: None)
     assert chosen(delta, DENSE) == "plain"
 
 

@@ -9,7 +9,6 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 
-from retinad.daemon.pump import pump
 from retinad.daemon.service import cameras as cameras_module
 from retinad.daemon.service.cameras import Cameras
 from retinad.daemon.service.snapshots import KeptStates
@@ -17,6 +16,7 @@ from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
 from retinad.pipeline.frames import Features, Frame, FrameStamp
+from retinad.pipeline.pump import pump
 from retinad.pipeline.runner import Part
 from retinad.pipeline.sources.camera import CameraState, CameraStatus
 from retinad.pipeline.worker import Worker

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from retinad.pipeline.ahead import Ahead
-from retinad.pipeline.delivery import Delivery
-from retinad.pipeline.engine import Engine
-from retinad.pipeline.frame_queue import FrameQueues
-from retinad.pipeline.frames import Features, Frame, Outcome
-from retinad.pipeline.worker import Worker
+from .ahead import Ahead
+from .delivery import Delivery
+from .engine import Engine
+from .frame_queue import FrameQueues
+from .frames import Features, Frame, Outcome
+from .worker import Worker
 
 
 async def pump(queues: FrameQueues, worker: Worker[Engine], delivery: Delivery, max_batch: int) -> None:

@@ -11,11 +11,11 @@ import anyio
 import numpy as np
 import pytest
 
-from retinad.daemon.pump import flush, pump
 from retinad.pipeline.config import CaptureMode
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
 from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Outcome
+from retinad.pipeline.pump import flush, pump
 from retinad.pipeline.runner import Part
 from retinad.pipeline.worker import Worker
 

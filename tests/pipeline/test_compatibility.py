@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from retinad.pipeline.compatibility import find_conflicts
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig
-from retinad.pipeline.conflicts import find_conflicts
 
 ON_CPU = ModelConfig(attention="auto", device="cpu", dtype="float32")
 ON_GPU = replace(ON_CPU, device="cuda:0", dtype="bfloat16")

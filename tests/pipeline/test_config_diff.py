@@ -6,7 +6,7 @@ import pytest
 
 from retinad.daemon.config.tables import ModelTable, StreamTable
 from retinad.pipeline.config import ModelConfig, OutputConfig, RetentionConfig, StreamConfig
-from retinad.pipeline.differences import config_key, differences
+from retinad.pipeline.config_diff import config_key, differences
 from retinad.pipeline.frames import TokenGroup
 
 
