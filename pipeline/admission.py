@@ -2,9 +2,9 @@
 
 import torch
 
-from .cache.ledger import Layout
-from .cache.pool import Pool, PoolShape, gib
-from .cache.state_pool import StateShape
+from .cache.kv_pool import Pool, PoolShape, gib
+from .cache.recurrent_pool import StateShape
+from .cache.window import Layout
 from .config import ModelConfig, StreamConfig
 from .errors import AdmissionError
 from .model.delta_attention import streaming_config

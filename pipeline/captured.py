@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .cache.pool import Pool
+from .cache.kv_pool import Pool
 from .cache.step import Step
-from .cache.tables import StepTables
+from .cache.step_tables import StepTables
 from .config import OutputConfig
 from .errors import DeviceError
 from .model.delta_attention import KimiDeltaAttention, Sequences

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .cache.pool import Pool
+from .cache.kv_pool import Pool
 from .cache.ranged import RangedBackend
 from .cache.step import Backend
 from .captured import FusedSteps

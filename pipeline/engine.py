@@ -17,7 +17,7 @@ import torch
 
 from .admission import check_admission, memory_limit, pool_shape
 from .cache.choose import choose_backend
-from .cache.pool import Pool
+from .cache.kv_pool import Pool
 from .choose_execution import choose_execution
 from .config import ModelConfig, ResizeMode, StreamConfig
 from .engine_report import EngineStatistics, LoadTimes, ModelDescription, StreamStatistics, stream_statistics

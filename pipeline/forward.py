@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .cache.ledger import Ledger, StepPlan
-from .cache.pool import Pool
-from .cache.state import StreamState
+from .cache.kv_pool import Pool
 from .cache.step import Backend, Step
+from .cache.stream_cache import StreamState
+from .cache.window import Ledger, StepPlan
 from .captured import FusedSteps
 from .config import ModelConfig
 from .frames import Features, Flag, Size

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .cache.ledger import Layout
+from .cache.window import Layout
 from .config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
 from .frames import FeatureTensor, TokenGroup
 from .model.aggregator import LayerOutput

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from .admission import memory_limit, pool_shape
-from .cache.pool import gib
+from .cache.kv_pool import gib
 from .config import ModelConfig, ResizeMode, StreamConfig
 from .errors import AdmissionError
 from .frames import Size

@@ -9,10 +9,10 @@ import msgspec
 import torch
 from torch import Tensor
 
-from .cache.ledger import Layout, Ledger
-from .cache.pool import Pool, PoolShape
-from .cache.state import StreamState
+from .cache.kv_pool import Pool, PoolShape
 from .cache.state_file import StateFile, open_state_file, write_state_file
+from .cache.stream_cache import StreamState
+from .cache.window import Layout, Ledger
 from .config import DType, ModelConfig, NetworkConfig, ResizeMode, StreamConfig
 from .config_diff import differences
 from .errors import StateError

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from .cache.state import StreamState
+from .cache.stream_cache import StreamState
 from .config import ResizeMode, StreamConfig
 from .frames import Flag, FrameStamp
 from .preprocess import Fit

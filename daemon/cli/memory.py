@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from retinad.pipeline.admission import HEADROOM, pool_shape
-from retinad.pipeline.cache.pool import gib
+from retinad.pipeline.cache.kv_pool import gib
 from retinad.pipeline.config import CameraConfig, ModelConfig, ResizeMode
 from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frames import Size

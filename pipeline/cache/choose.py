@@ -6,8 +6,8 @@ from ..compatibility import attention_conflicts, kernel_obstacle, refuse
 from ..config import ModelConfig
 from .dense import DenseBackend
 from .flashinfer import open_flashinfer
+from .kv_pool import PoolShape
 from .paged import PagedBackend
-from .pool import PoolShape
 from .ranged import RangedBackend, check_device, device_obstacle
 from .step import Backend
 

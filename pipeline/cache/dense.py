@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .kv_pool import Pool
 from .page_table import Sight
-from .pool import Pool
 from .step import Attend
 
 

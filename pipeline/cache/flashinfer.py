@@ -19,9 +19,9 @@ from torch import Tensor
 from ..config import FlashInferKernels as Kernels
 from ..errors import DeviceError, ModelError
 from ..model.devices import is_device_failure
+from .kv_pool import Pool, PoolShape, gib
 from .page_table import PageTable, Sight
 from .paged import TableTensors
-from .pool import Pool, PoolShape, gib
 from .step import Attend
 
 _INT_WORKSPACE_BYTES = 8 << 20

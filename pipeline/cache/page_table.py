@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 
-from .ledger import Range, StepPlan
-from .pages import Span
+from .allocator import Span
+from .window import Range, StepPlan
 
 INT32_MAX = 2**31 - 1
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .dense import attend_all
+from .kv_pool import Pool
 from .page_table import PageTable, Sight
-from .pool import Pool
 from .step import Attend
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from retinad.kernels.attention import attend_ranges
 
 from ..errors import ModelError
-from .ledger import padded
+from .kv_pool import Pool
 from .page_table import Sight
-from .pool import Pool
 from .step import Attend
+from .window import padded
 
 CAPABILITY = (8, 0)
 """Of the oldest devices that it runs on: bfloat16 products."""

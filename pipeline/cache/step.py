@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ..model.delta_attention import KimiDeltaAttention
-from .ledger import Move, StepPlan
+from .kv_pool import Pool
 from .page_table import Sight, sights_of
-from .pool import Pool
-from .scan import SKIP, StreamScan, WaveTensors, waves
-from .state import StreamState
-from .tables import StepTables, TableRow
+from .scan_order import SKIP, StreamScan, WaveTensors, waves
+from .step_tables import StepTables, TableRow
+from .stream_cache import StreamState
+from .window import Move, StepPlan
 
 Attend = Callable[[int, Tensor], Tensor]
 """Attention in a layer (its index) of the step's queries [R, H, D] to what their streams see; gives the same shape."""

@@ -19,7 +19,7 @@ from retinad.kernels.fused.kv_copy import evict
 from retinad.kernels.fused.qk_norm_rope import qk_norm_rope
 from retinad.kernels.fused.qk_norm_rope_types import Append, HeadNorm, RotaryTables
 
-from ..cache.tables import StepTables
+from ..cache.step_tables import StepTables
 from .aggregator import Aggregator, LayerOutput
 from .attention import Attention, attend_frame
 from .blocks import Block

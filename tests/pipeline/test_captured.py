@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from retinad.pipeline import captured
-from retinad.pipeline.cache.pool import Pool
+from retinad.pipeline.cache.kv_pool import Pool
 from retinad.pipeline.cache.ranged import RangedBackend
-from retinad.pipeline.cache.tables import StepTables
+from retinad.pipeline.cache.step_tables import StepTables
 from retinad.pipeline.captured import FusedSteps, _CapturedMemory, _Graph
 from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine import Engine

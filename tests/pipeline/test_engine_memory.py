@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from retinad.pipeline.cache.kv_pool import Pool
 from retinad.pipeline.cache.page_table import PageTable, Sight
-from retinad.pipeline.cache.pool import Pool
 from retinad.pipeline.cache.step import Attend, Backend
 from retinad.pipeline.config import Attention, ResizeMode, StreamConfig
 from retinad.pipeline.engine import Engine

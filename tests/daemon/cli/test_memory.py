@@ -10,7 +10,7 @@ from retinad.daemon.cli.app import run_command
 from retinad.daemon.cli.memory import memory_report
 from retinad.daemon.config.load import load_config
 from retinad.daemon.exit_codes import ExitCode
-from retinad.pipeline.cache.pool import gib
+from retinad.pipeline.cache.kv_pool import gib
 from retinad.pipeline.engine import Engine
 
 from ...pipeline.engine_rig import frame

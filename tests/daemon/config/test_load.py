@@ -20,7 +20,7 @@ from retinad.daemon.config.tables import (
     ServiceTable,
     StreamTable,
 )
-from retinad.pipeline.cache.pool import pages_of
+from retinad.pipeline.cache.kv_pool import pages_of
 from retinad.pipeline.config import (
     CameraConfig,
     CaptureMode,

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from retinad.pipeline.cache.dense import DenseBackend
-from retinad.pipeline.cache.ledger import Layout, Ledger
+from retinad.pipeline.cache.kv_pool import Pool, PoolShape
 from retinad.pipeline.cache.paged import PagedBackend
-from retinad.pipeline.cache.pool import Pool, PoolShape
-from retinad.pipeline.cache.state import StreamState
 from retinad.pipeline.cache.step import Backend, Step
+from retinad.pipeline.cache.stream_cache import StreamState
+from retinad.pipeline.cache.window import Layout, Ledger
 from retinad.pipeline.config import StreamConfig
 
 LAYERS, P, S, H, D = 2, 5, 3, 2, 8

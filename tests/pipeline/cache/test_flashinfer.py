@@ -8,9 +8,9 @@ from torch import Tensor
 
 from retinad.pipeline.cache.choose import choose_backend
 from retinad.pipeline.cache.flashinfer import FlashInferBackend, plan_bytes
+from retinad.pipeline.cache.kv_pool import PoolShape
 from retinad.pipeline.cache.page_table import Sight
 from retinad.pipeline.cache.paged import TableTensors, attend_pages
-from retinad.pipeline.cache.pool import PoolShape
 from retinad.pipeline.config import FlashInferKernels, ModelConfig, StreamConfig
 from retinad.pipeline.errors import ModelError
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from retinad.pipeline.cache.dense import DenseBackend, attend_all
 from retinad.pipeline.cache.dense import seen as places_of
 from retinad.pipeline.cache.flashinfer import FlashInferBackend, open_flashinfer
-from retinad.pipeline.cache.ledger import Layout, Ledger
+from retinad.pipeline.cache.kv_pool import Pool, PoolShape
 from retinad.pipeline.cache.page_table import Sight, sights_of
-from retinad.pipeline.cache.pool import Pool, PoolShape
-from retinad.pipeline.cache.state import StreamState
 from retinad.pipeline.cache.step import Step
+from retinad.pipeline.cache.stream_cache import StreamState
+from retinad.pipeline.cache.window import Layout, Ledger
 from retinad.pipeline.config import FlashInferKernels, StreamConfig
 from retinad.pipeline.errors import ModelError
 

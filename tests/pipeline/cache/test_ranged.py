@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from retinad.pipeline.cache.dense import DenseBackend
-from retinad.pipeline.cache.ledger import Layout, Ledger
+from retinad.pipeline.cache.kv_pool import Pool, PoolShape
 from retinad.pipeline.cache.page_table import Sight
-from retinad.pipeline.cache.pool import Pool, PoolShape
 from retinad.pipeline.cache.ranged import RangedBackend, check_device
-from retinad.pipeline.cache.state import StreamState
 from retinad.pipeline.cache.step import Step
+from retinad.pipeline.cache.stream_cache import StreamState
+from retinad.pipeline.cache.window import Layout, Ledger
 from retinad.pipeline.config import RetentionConfig, StreamConfig
 from retinad.pipeline.errors import ModelError
 

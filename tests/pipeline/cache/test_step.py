@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from retinad.pipeline.cache.kv_pool import Pool
 from retinad.pipeline.cache.page_table import Sight
-from retinad.pipeline.cache.pool import Pool
-from retinad.pipeline.cache.state import StreamState
 from retinad.pipeline.cache.step import Attend, Backend, Step
+from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.config import RetentionConfig, StreamConfig
 
 from .memory import (

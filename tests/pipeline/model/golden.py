@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from retinad.pipeline.cache.dense import DenseBackend
-from retinad.pipeline.cache.ledger import Layout, Ledger
-from retinad.pipeline.cache.pool import Pool, PoolShape
-from retinad.pipeline.cache.state import StreamState
+from retinad.pipeline.cache.kv_pool import Pool, PoolShape
 from retinad.pipeline.cache.step import Backend, Step
+from retinad.pipeline.cache.stream_cache import StreamState
+from retinad.pipeline.cache.window import Layout, Ledger
 from retinad.pipeline.config import NetworkConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.model.aggregator import Aggregator, FrameNumbers, LayerOutput
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from retinad.pipeline.cache.choose import Choice
-from retinad.pipeline.cache.pool import Pool
+from retinad.pipeline.cache.kv_pool import Pool
 from retinad.pipeline.cache.ranged import RangedBackend
 from retinad.pipeline.config import (
     MixerName,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..model.delta_attention import Sequences
-from .ledger import StepPlan
+from .window import StepPlan
 
 SKIP = -1
 """The row of a sequence that writes nothing."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .ledger import Ledger
-from .pages import Span
-from .pool import Pool
+from .allocator import Span
+from .kv_pool import Pool
+from .window import Ledger
 
 
 @dataclass(slots=True, eq=False)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..errors import AdmissionError
 from ..model.devices import is_device_failure
-from .ledger import Layout
-from .pages import Span, Spans
-from .state_pool import NO_STATES, StatePool, StateShape
+from .allocator import Span, Spans
+from .recurrent_pool import NO_STATES, StatePool, StateShape
+from .window import Layout
 
 
 @dataclass(frozen=True, slots=True)

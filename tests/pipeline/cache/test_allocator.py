@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from retinad.pipeline.cache.pages import Span, Spans
+from retinad.pipeline.cache.allocator import Span, Spans
 
 
 def test_a_span_begins_at_a_multiple_of_its_page_size() -> None:

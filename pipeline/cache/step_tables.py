@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .ledger import MOST_RANGES, Move, Range, padded
+from .window import MOST_RANGES, Move, Range, padded
 
 _ALIGNED = 2
 """Every part begins at a multiple of 16 bytes: kernels are compiled anew for pointers that do not."""

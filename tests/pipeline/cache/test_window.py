@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from retinad.pipeline.cache.ledger import MOST_RANGES, FramePlan, Layout, Ledger, Move, StepPlan
+from retinad.pipeline.cache.window import MOST_RANGES, FramePlan, Layout, Ledger, Move, StepPlan
 from retinad.pipeline.config import RetentionConfig, StreamConfig
 
 P, S = 5, 3

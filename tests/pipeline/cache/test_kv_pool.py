@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from retinad.pipeline.cache.ledger import Layout, Ledger
-from retinad.pipeline.cache.pool import Pool, PoolShape, gib
-from retinad.pipeline.cache.state import StreamState
+from retinad.pipeline.cache.kv_pool import Pool, PoolShape, gib
 from retinad.pipeline.cache.step import Backend
+from retinad.pipeline.cache.stream_cache import StreamState
+from retinad.pipeline.cache.window import Layout, Ledger
 from retinad.pipeline.config import StreamConfig
 from retinad.pipeline.errors import AdmissionError
 
