@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from .cache.backends.triton import RangedBackend
 from .cache.kv_pool import Pool
-from .cache.ranged import RangedBackend
 from .cache.step import Backend
 from .captured import FusedSteps
 from .compatibility import execution_conflicts, fusing_obstacle, refuse

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from .admission import check_admission, memory_limit, pool_shape
-from .cache.choose import choose_backend
+from .cache.backends.select import choose_backend
 from .cache.kv_pool import Pool
 from .choose_execution import choose_execution
 from .config import ModelConfig, ResizeMode, StreamConfig

@@ -19,11 +19,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from retinad.kernels.attention import attend_ranges
 from retinad.kernels.attention.reference import attend_ranges_reference
-from retinad.pipeline.cache.dense import DenseBackend, attend_all, seen
-from retinad.pipeline.cache.flashinfer import open_flashinfer
+from retinad.pipeline.cache.backends.dense import DenseBackend, attend_all, seen
+from retinad.pipeline.cache.backends.flashinfer import open_flashinfer
+from retinad.pipeline.cache.backends.triton import RangedBackend
 from retinad.pipeline.cache.kv_pool import Pool, PoolShape
 from retinad.pipeline.cache.page_table import Sight, sights_of
-from retinad.pipeline.cache.ranged import RangedBackend
 from retinad.pipeline.cache.step import Backend, Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.cache.window import Layout, Ledger

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from retinad.pipeline import captured
+from retinad.pipeline.cache.backends.triton import RangedBackend
 from retinad.pipeline.cache.kv_pool import Pool
-from retinad.pipeline.cache.ranged import RangedBackend
 from retinad.pipeline.cache.step_tables import StepTables
 from retinad.pipeline.captured import FusedSteps, _CapturedMemory, _Graph
 from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from retinad.pipeline.cache.dense import DenseBackend
-from retinad.pipeline.cache.ranged import RangedBackend
+from retinad.pipeline.cache.backends.dense import DenseBackend
+from retinad.pipeline.cache.backends.triton import RangedBackend
 from retinad.pipeline.cache.step import Backend
 from retinad.pipeline.choose_execution import choose_execution
 from retinad.pipeline.config import Execution, ModelConfig

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from retinad.pipeline.cache.dense import DenseBackend
+from retinad.pipeline.cache.backends.dense import DenseBackend
+from retinad.pipeline.cache.backends.paged import PagedBackend
 from retinad.pipeline.cache.kv_pool import Pool, PoolShape
-from retinad.pipeline.cache.paged import PagedBackend
 from retinad.pipeline.cache.step import Backend, Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.cache.window import Layout, Ledger

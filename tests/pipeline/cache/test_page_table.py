@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from retinad.pipeline.cache.dense import attend_all
+from retinad.pipeline.cache.backends.dense import attend_all
+from retinad.pipeline.cache.backends.paged import TableTensors, attend_pages
 from retinad.pipeline.cache.page_table import PageTable, Sight
-from retinad.pipeline.cache.paged import TableTensors, attend_pages
 
 from .memory import D, H
 

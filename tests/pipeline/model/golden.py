@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retinad.pipeline.cache.dense import DenseBackend
+from retinad.pipeline.cache.backends.dense import DenseBackend
 from retinad.pipeline.cache.kv_pool import Pool, PoolShape
 from retinad.pipeline.cache.step import Backend, Step
 from retinad.pipeline.cache.stream_cache import StreamState

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from retinad.pipeline.cache.choose import Choice
+from retinad.pipeline.cache.backends.select import Choice
+from retinad.pipeline.cache.backends.triton import RangedBackend
 from retinad.pipeline.cache.kv_pool import Pool
-from retinad.pipeline.cache.ranged import RangedBackend
 from retinad.pipeline.config import (
     MixerName,
     ModelConfig,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from retinad.pipeline.cache.dense import DenseBackend
-from retinad.pipeline.cache.paged import PagedBackend
+from retinad.pipeline.cache.backends.dense import DenseBackend
+from retinad.pipeline.cache.backends.paged import PagedBackend
 from retinad.pipeline.cache.step import Backend
 
 from .golden import DATA, TOLERANCE, Case, aggregator, cases, new_state, pictures, run_stream

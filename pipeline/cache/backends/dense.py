@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .kv_pool import Pool
-from .page_table import Sight
-from .step import Attend
+from ..kv_pool import Pool
+from ..page_table import Sight
+from ..step import Attend
 
 
 class DenseBackend:

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from ..compatibility import attention_conflicts, kernel_obstacle, refuse
-from ..config import ModelConfig
+from ...compatibility import attention_conflicts, kernel_obstacle, refuse
+from ...config import ModelConfig
+from ..kv_pool import PoolShape
+from ..step import Backend
 from .dense import DenseBackend
 from .flashinfer import open_flashinfer
-from .kv_pool import PoolShape
 from .paged import PagedBackend
-from .ranged import RangedBackend, check_device, device_obstacle
-from .step import Backend
+from .triton import RangedBackend, check_device, device_obstacle
 
 
 @dataclass(frozen=True, slots=True, eq=False)

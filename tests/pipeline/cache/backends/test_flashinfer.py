@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from retinad.pipeline.cache.choose import choose_backend
-from retinad.pipeline.cache.flashinfer import FlashInferBackend, plan_bytes
+from retinad.pipeline.cache.backends.flashinfer import FlashInferBackend, plan_bytes
+from retinad.pipeline.cache.backends.paged import TableTensors, attend_pages
+from retinad.pipeline.cache.backends.select import choose_backend
 from retinad.pipeline.cache.kv_pool import PoolShape
 from retinad.pipeline.cache.page_table import Sight
-from retinad.pipeline.cache.paged import TableTensors, attend_pages
 from retinad.pipeline.config import FlashInferKernels, ModelConfig, StreamConfig
 from retinad.pipeline.errors import ModelError
 
-from .memory import BACKENDS, D, H, new_pool, new_state, poison, run, tokens
+from ..memory import BACKENDS, D, H, new_pool, new_state, poison, run, tokens
 
 REAL = PoolShape(24, 16, 64, torch.bfloat16, torch.device("cuda:0"))
 

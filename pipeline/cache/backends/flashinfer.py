@@ -16,13 +16,13 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..config import FlashInferKernels as Kernels
-from ..errors import DeviceError, ModelError
-from ..model.devices import is_device_failure
-from .kv_pool import Pool, PoolShape, gib
-from .page_table import PageTable, Sight
+from ...config import FlashInferKernels as Kernels
+from ...errors import DeviceError, ModelError
+from ...model.devices import is_device_failure
+from ..kv_pool import Pool, PoolShape, gib
+from ..page_table import PageTable, Sight
+from ..step import Attend
 from .paged import TableTensors
-from .step import Attend
 
 _INT_WORKSPACE_BYTES = 8 << 20
 """What the wrapper allocates for its plan; its own constant."""

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from retinad.pipeline.cache.dense import DenseBackend, attend_all
-from retinad.pipeline.cache.dense import seen as places_of
-from retinad.pipeline.cache.flashinfer import FlashInferBackend, open_flashinfer
+from retinad.pipeline.cache.backends.dense import DenseBackend, attend_all
+from retinad.pipeline.cache.backends.dense import seen as places_of
+from retinad.pipeline.cache.backends.flashinfer import FlashInferBackend, open_flashinfer
 from retinad.pipeline.cache.kv_pool import Pool, PoolShape
 from retinad.pipeline.cache.page_table import Sight, sights_of
 from retinad.pipeline.cache.step import Step

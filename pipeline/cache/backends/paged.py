@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..kv_pool import Pool
+from ..page_table import PageTable, Sight
+from ..step import Attend
 from .dense import attend_all
-from .kv_pool import Pool
-from .page_table import PageTable, Sight
-from .step import Attend
 
 
 @dataclass(frozen=True, slots=True, eq=False)

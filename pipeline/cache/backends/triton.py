@@ -8,11 +8,11 @@ from torch import Tensor
 
 from retinad.kernels.attention import attend_ranges
 
-from ..errors import ModelError
-from .kv_pool import Pool
-from .page_table import Sight
-from .step import Attend
-from .window import padded
+from ...errors import ModelError
+from ..kv_pool import Pool
+from ..page_table import Sight
+from ..step import Attend
+from ..window import padded
 
 CAPABILITY = (8, 0)
 """Of the oldest devices that it runs on: bfloat16 products."""

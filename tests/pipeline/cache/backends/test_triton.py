@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from retinad.pipeline.cache.dense import DenseBackend
+from retinad.pipeline.cache.backends.dense import DenseBackend
+from retinad.pipeline.cache.backends.triton import RangedBackend, check_device
 from retinad.pipeline.cache.kv_pool import Pool, PoolShape
 from retinad.pipeline.cache.page_table import Sight
-from retinad.pipeline.cache.ranged import RangedBackend, check_device
 from retinad.pipeline.cache.step import Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.cache.window import Layout, Ledger
