@@ -13,11 +13,11 @@ from dataclasses import astuple, dataclass, replace
 import anyio
 import msgspec
 
+from retinad.pipeline.capture.camera import CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
-from retinad.pipeline.sources.camera import CameraStatus
 
 from ..config.load import ServiceConfig
 from ..service.load import make_engine

@@ -21,13 +21,13 @@ import anyio
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 
 from retinad.pipeline.ahead import Ahead
+from retinad.pipeline.capture.camera import Camera, CameraState, CameraStatus
+from retinad.pipeline.capture.capture import probe
+from retinad.pipeline.capture.protocol import SourceInfo
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import SourceError, StateError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue
 from retinad.pipeline.frames import Flag, Frame, Outcome, Size
-from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus
-from retinad.pipeline.sources.capture import probe
-from retinad.pipeline.sources.messages import SourceInfo
 from retinad.pipeline.sources.redact import mask
 from retinad.pipeline.worker import Worker
 

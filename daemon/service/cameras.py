@@ -14,13 +14,13 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import AdmissionError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
 from retinad.pipeline.pump import flush
-from retinad.pipeline.sources.camera import CameraState, CameraStatus
 from retinad.pipeline.worker import Worker
 
 from .snapshots import KeptStates

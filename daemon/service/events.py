@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
+from retinad.pipeline.capture.camera import CameraState, CameraStatus
+from retinad.pipeline.capture.faults import is_damage
 from retinad.pipeline.config import CurveConfig
 from retinad.pipeline.config_diff import config_key
 from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.frames import FrameFailure
-from retinad.pipeline.sources.camera import CameraState, CameraStatus
-from retinad.pipeline.sources.faults import is_damage
 
 from ..config.load import ServiceConfig
 from ..logs.rate_limit import RateLimit

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import anyio
 import structlog
 
+from retinad.pipeline.capture.camera import CameraState
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.publisher import Publisher
-from retinad.pipeline.sources.camera import CameraState
 from retinad.pipeline.worker import Worker
 
 from ..logs.rate_limit import RateLimit

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from retinad.pipeline.capture.camera import Camera, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.frame_queue import FrameQueue
-from retinad.pipeline.sources.camera import Camera, CameraStatus
 
 from .events import CameraLog
 

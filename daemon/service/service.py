@@ -13,6 +13,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from retinad.client.wire import ModelHeader
+from retinad.pipeline.capture.camera import CameraState
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine import Engine
 from retinad.pipeline.errors import DeviceError, ModelError
@@ -20,7 +21,6 @@ from retinad.pipeline.frame_queue import FrameQueues
 from retinad.pipeline.packing import largest_record_bytes
 from retinad.pipeline.publisher import Publisher
 from retinad.pipeline.pump import pump
-from retinad.pipeline.sources.camera import CameraState
 from retinad.pipeline.worker import Worker
 
 from ..config.load import ConfigError, ServiceConfig

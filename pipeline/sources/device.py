@@ -5,11 +5,11 @@ import glob
 import os
 import re
 
+from ..capture.protocol import SourceInfo
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
 from ..frames import Pixels
 from . import opencv
-from .messages import SourceInfo
 from .opencv import Backend, Property, Stream
 from .reader import Grabbed, UnreadablePicture
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..capture.protocol import SourceInfo
 from ..frames import Pixels
 from . import opencv
 from .exif import orientation, upright
-from .messages import SourceInfo
 from .reader import Grabbed, UnreadablePicture
 
 FOLDER_FPS = 30.0

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..capture.protocol import SourceInfo
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
 from ..frames import Pixels
-from .messages import SourceInfo
 from .parse import DeviceSpec, NetworkSpec, PathSpec, SourceSpec, SyntheticSpec, parse_source
 
 

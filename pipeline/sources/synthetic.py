@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from ..capture.protocol import SourceInfo
 from ..frames import Pixels
-from .messages import SourceInfo
 from .parse import SyntheticSpec
 from .reader import Grabbed
 

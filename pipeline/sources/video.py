@@ -6,12 +6,12 @@ import time
 from contextlib import ExitStack, closing
 from typing import Protocol
 
+from ..capture.protocol import SourceInfo
 from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError, SourceFault
 from ..frames import Pixels
 from . import opencv
 from .ffmpeg_log import FFmpegLog
-from .messages import SourceInfo
 from .opencv import Backend, Property, Stream
 from .reader import Grabbed, RefusedError, UnreadablePicture
 from .redact import redact_url

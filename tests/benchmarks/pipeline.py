@@ -27,12 +27,12 @@ from retinad.daemon.exit_codes import ExitCode
 from retinad.daemon.service.service import Edges, serve
 from retinad.daemon.service.systemd import Notifier
 from retinad.daemon.versions import find_versions
+from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine_report import LoadTimes, ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
 from retinad.pipeline.frames import Features, FeatureTensor, Frame, FrameStamp, TokenGroup
 from retinad.pipeline.runner import Part
-from retinad.pipeline.sources.camera import CameraState, CameraStatus
 
 SIZE = (640, 480)
 FRAMES = int(sys.argv[1]) if len(sys.argv) > 1 else 1000

@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from ..pipeline.sources.servers import FakeServer
+from ..pipeline.capture.servers import FakeServer
 
 SIZES = ((160, 120), (200, 120), (160, 160))
 

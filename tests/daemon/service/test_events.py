@@ -11,11 +11,11 @@ import structlog
 from retinad.daemon.config.load import load_config
 from retinad.daemon.service.events import CameraLog, different_keys, log_reload, log_start, subscribe_command
 from retinad.daemon.service.startup_times import ReadyTimes
+from retinad.pipeline.capture.camera import CameraState, CameraStatus
+from retinad.pipeline.capture.protocol import SourceInfo
 from retinad.pipeline.config import CurveConfig
 from retinad.pipeline.engine_report import ModelDescription
 from retinad.pipeline.errors import SourceFault
-from retinad.pipeline.sources.camera import CameraState, CameraStatus
-from retinad.pipeline.sources.messages import SourceInfo
 
 TROUBLE = CameraStatus("a", CameraState.BACKOFF, SourceFault.REFUSED, "nothing listens", attempt=1)
 

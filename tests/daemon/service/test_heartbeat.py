@@ -9,10 +9,10 @@ from structlog.testing import capture_logs
 from retinad.daemon.service.cameras import PACE_S, CameraReport
 from retinad.daemon.service.heartbeat import FrameRate, beat, report, show_states
 from retinad.daemon.service.loop_lag import LoopLag
+from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.frame_queue import FrameCounters
 from retinad.pipeline.publisher import PublisherStatistics
-from retinad.pipeline.sources.camera import CameraState, CameraStatus
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from retinad.pipeline.sources import device
 from retinad.pipeline.sources.device import DeviceReader, check_device, open_device
 from retinad.pipeline.sources.opencv import Backend, Property, fourcc_number
 
-from .rig import live
+from ..capture.rig import live
 
 
 class FakeStream:

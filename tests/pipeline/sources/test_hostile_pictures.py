@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retinad.pipeline.sources.capture import open_capture
+from retinad.pipeline.capture.capture import open_capture
 
-from .reading import every
-from .rig import lossless
-from .servers import draw_number, read_number
+from ..capture.reading import every
+from ..capture.rig import lossless
+from ..capture.servers import draw_number, read_number
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from retinad.pipeline.sources.images import ImagesReader, decode
 from retinad.pipeline.sources.paths import list_pictures, match_files, natural_key
 from retinad.pipeline.sources.reader import UnreadablePicture
 
-from .rig import lossless
+from ..capture.rig import lossless
 
 HEIGHT, WIDTH = 48, 64
 

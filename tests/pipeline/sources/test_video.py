@@ -9,7 +9,7 @@ from retinad.pipeline.sources import video
 from retinad.pipeline.sources.opencv import Backend, Property, Stream
 from retinad.pipeline.sources.video import VideoReader, open_file, open_stream
 
-from .rig import live, lossless
+from ..capture.rig import live, lossless
 
 
 class FakeStream(Stream):

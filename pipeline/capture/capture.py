@@ -14,10 +14,10 @@ import msgspec
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
 from ..frames import Pixels
+from ..sources.redact import mask
 from .faults import classify
-from .messages import Ended, Failed, FromChild, Memory, Opened, Picture, Ready, Release, Rewind, SourceInfo
 from .process import CaptureProcess
-from .redact import mask
+from .protocol import Ended, Failed, FromChild, Memory, Opened, Picture, Ready, Release, Rewind, SourceInfo
 from .slots import Returns, SlotReader
 
 START_TIMEOUT_S = 30.0

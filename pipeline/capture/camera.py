@@ -16,8 +16,8 @@ from ..frames import Frame, FrameStamp, Size
 from .backoff import Backoff
 from .capture import Capture, Captured, OnLog, ignore_log, open_capture
 from .faults import is_damage
-from .messages import SourceInfo
 from .pacing import LONGEST_GAP_NS, SECOND_NS
+from .protocol import SourceInfo
 from .rate import FreezeWatch, RateMeter
 
 OpenCapture = Callable[[CameraConfig, OnLog], AbstractAsyncContextManager[Capture]]

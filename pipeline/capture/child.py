@@ -17,10 +17,10 @@ import numpy as np
 
 from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError
-from .messages import MESSAGE_BYTES, Ended, Failed, FromParent, Memory, Message, Opened, Picture, Ready, Release, Rewind
+from ..sources.reader import Grabbed, Reader, RefusedError, UnreadablePicture, load_reader
+from ..sources.redact import mask
 from .pacing import SECOND_NS, Pacer
-from .reader import Grabbed, Reader, RefusedError, UnreadablePicture, load_reader
-from .redact import mask
+from .protocol import MESSAGE_BYTES, Ended, Failed, FromParent, Memory, Message, Opened, Picture, Ready, Release, Rewind
 from .slots import SlotWriter
 
 EXTRA_SLOTS = 2

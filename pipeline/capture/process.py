@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import anyio
 
-from .messages import MESSAGE_BYTES
+from .protocol import MESSAGE_BYTES
 
 TERMINATE_S = 0.3
 """Seconds that a capture process has to end before it is killed."""

@@ -2,8 +2,8 @@
 
 import pytest
 
+from retinad.pipeline.capture.faults import classify, is_damage
 from retinad.pipeline.errors import SourceFault
-from retinad.pipeline.sources.faults import classify, is_damage
 
 NOISE = "[ WARN:0@0.012] global cap.cpp:212 open VIDEOIO(FFMPEG): backend is generally available but can't be used"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from retinad.pipeline.capture.backoff import Backoff
+from retinad.pipeline.capture.camera import CameraState
 from retinad.pipeline.errors import SourceFault
-from retinad.pipeline.sources.backoff import Backoff
-from retinad.pipeline.sources.camera import CameraState
 
 from .rig import QUICK, live, lossless, make_rig, play, running
 from .servers import FakeServer, Handler, http_status, mjpeg, rtsp_status, silent

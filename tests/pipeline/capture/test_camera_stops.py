@@ -7,8 +7,8 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from retinad.pipeline.sources.backoff import Backoff
-from retinad.pipeline.sources.camera import CameraState
+from retinad.pipeline.capture.backoff import Backoff
+from retinad.pipeline.capture.camera import CameraState
 
 from .reading import capture_processes
 from .rig import live, lossless, make_rig

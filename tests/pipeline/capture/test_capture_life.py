@@ -16,9 +16,9 @@ import anyio
 import msgspec
 import pytest
 
+from retinad.pipeline.capture.capture import open_capture
 from retinad.pipeline.config import CameraConfig, StreamConfig
 from retinad.pipeline.errors import SourceError, SourceFault
-from retinad.pipeline.sources.capture import open_capture
 
 from .reading import alive, capture_processes, count, failure
 from .rig import live
@@ -85,7 +85,7 @@ async def test_the_child_ends_with_its_parent() -> None:
     code = """
 import anyio, os
 from retinad.pipeline.config import CameraConfig
-from retinad.pipeline.sources.capture import open_capture
+from retinad.pipeline.capture.capture import open_capture
 async def main():
     async with open_capture(CameraConfig("cam", "synthetic:")) as capture:
         print(capture.pid, flush=True)
@@ -120,7 +120,7 @@ async def test_no_room_for_the_memory_of_its_frames_is_a_source_error(
         raise OSError(number, os.strerror(number))
 
     before = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr("retinad.pipeline.sources.slots.mmap.mmap", refuse)
+    monkeypatch.setattr("retinad.pipeline.capture.slots.mmap.mmap", refuse)
     error = await failure(live("synthetic:"))
     assert (error.fault, os.strerror(number) in str(error)) == (SourceFault.CRASHED, True)
     assert len(os.listdir("/proc/self/fd")) <= before
@@ -137,7 +137,7 @@ async def test_high_descriptors_work() -> None:
 
 
 def test_the_child_needs_neither_torch_nor_an_event_loop() -> None:
-    code = "import sys, retinad.pipeline.sources.child as c; print(*{m.partition('.')[0] for m in sys.modules})"
+    code = "import sys, retinad.pipeline.capture.child as c; print(*{m.partition('.')[0] for m in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert not {"torch", "zmq", "anyio", "asyncio", "cv2"} & set(loaded)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from retinad.pipeline.capture.camera import Camera, CameraState
 from retinad.pipeline.config import CaptureMode
 from retinad.pipeline.frame_queue import FrameQueues
 from retinad.pipeline.frames import Frame
-from retinad.pipeline.sources.camera import Camera, CameraState
 
 from .rig import live, lossless, make_rig, play, running
 from .servers import FakeServer, Handler, mjpeg, read_number

@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
+from retinad.pipeline.capture.camera import CameraState
 from retinad.pipeline.config import CameraConfig
-from retinad.pipeline.sources.camera import CameraState
 
 from .rig import live, lossless, make_rig, play, running
 from .servers import FakeServer, Handler, draw_number, read_number, resizing

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from retinad.pipeline.capture.capture import Capture, Captured, open_capture
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError
-from retinad.pipeline.sources.capture import Capture, Captured, open_capture
 
 from .servers import read_number
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retinad.pipeline.sources.backoff import Backoff
+from retinad.pipeline.capture.backoff import Backoff
 
 
 def test_the_longest_wait_doubles_up_to_the_cap() -> None:

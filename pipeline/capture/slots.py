@@ -10,7 +10,7 @@ from contextlib import suppress
 import numpy as np
 
 from ..frames import Pixels
-from .messages import Memory
+from .protocol import Memory
 
 
 class SlotWriter:

@@ -6,8 +6,8 @@ from pathlib import Path
 import cv2
 import pytest
 
+from retinad.pipeline.capture.camera import CameraState
 from retinad.pipeline.errors import SourceFault
-from retinad.pipeline.sources.camera import CameraState
 
 from .reading import failure
 from .rig import lossless, play

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from retinad.pipeline.sources.messages import Memory
-from retinad.pipeline.sources.slots import Returns, SlotReader, SlotWriter
+from retinad.pipeline.capture.protocol import Memory
+from retinad.pipeline.capture.slots import Returns, SlotReader, SlotWriter
 
 
 class Pair:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
+from retinad.pipeline.capture.backoff import Backoff
+from retinad.pipeline.capture.camera import Camera, CameraState, CameraStatus, OpenCapture
+from retinad.pipeline.capture.capture import Capture, OnLog, open_capture
 from retinad.pipeline.config import CameraConfig, CaptureMode
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
 from retinad.pipeline.frames import Frame
-from retinad.pipeline.sources.backoff import Backoff
-from retinad.pipeline.sources.camera import Camera, CameraState, CameraStatus, OpenCapture
-from retinad.pipeline.sources.capture import Capture, OnLog, open_capture
 
 QUICK = Backoff(first_s=0.1, cap_s=0.2, permanent_s=60.0, healthy_s=10.0)
 

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from retinad.pipeline.sources.capture import Captured, open_capture
+from retinad.pipeline.capture.capture import Captured, open_capture
 from retinad.pipeline.sources.parse import SyntheticSpec
 from retinad.pipeline.sources.synthetic import SyntheticScene
 
