@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from .ahead import Ahead
 from .delivery import Delivery
-from .engine import Engine
+from .engine.engine import Engine
+from .engine.prefetch import Ahead
 from .frame_queue import FrameQueues
 from .frames import Features, Frame, Outcome
 from .worker import Worker

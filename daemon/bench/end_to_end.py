@@ -15,8 +15,8 @@ import msgspec
 
 from retinad.pipeline.capture.camera import CameraStatus
 from retinad.pipeline.config import CameraConfig
-from retinad.pipeline.engine import Engine
-from retinad.pipeline.engine_report import ModelDescription
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.statistics import ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
 
 from ..config.load import ServiceConfig

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Frame, FrameFailure, FrameStamp
 from retinad.pipeline.sources.synthetic import SyntheticScene
 

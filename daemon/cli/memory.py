@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import torch
 
-from retinad.pipeline.admission import HEADROOM, pool_shape
 from retinad.pipeline.cache.kv_pool import gib
 from retinad.pipeline.config import CameraConfig, ModelConfig, ResizeMode
+from retinad.pipeline.engine.admission import HEADROOM, pool_shape
+from retinad.pipeline.engine.batch_size import step_bytes
+from retinad.pipeline.engine.outputs import TokenShape
+from retinad.pipeline.engine.preprocess import Fit, fit
 from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import blank_model
-from retinad.pipeline.packing import TokenShape
-from retinad.pipeline.preprocess import Fit, fit
-from retinad.pipeline.run_length import step_bytes
 from retinad.pipeline.sources.parse import SyntheticSpec, parse_source
 
 from ..config.load import ServiceConfig

@@ -20,11 +20,12 @@ from pathlib import Path
 import anyio
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 
-from retinad.pipeline.ahead import Ahead
 from retinad.pipeline.capture.camera import Camera, CameraState, CameraStatus
 from retinad.pipeline.capture.capture import probe
 from retinad.pipeline.capture.protocol import SourceInfo
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.open import open_engine
+from retinad.pipeline.engine.prefetch import Ahead
 from retinad.pipeline.errors import SourceError, StateError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue
 from retinad.pipeline.frames import Flag, Frame, Outcome, Size
@@ -33,7 +34,6 @@ from retinad.pipeline.worker import Worker
 
 from ..errors import only_error
 from ..exit_codes import ExitCode, JobError
-from ..service.load import open_engine
 from .index import Index, Resume
 from .names import picture_names
 from .output import Output, find_index

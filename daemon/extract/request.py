@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from retinad.pipeline.config import CameraConfig, CaptureMode, ModelConfig, ResizeMode, StreamConfig
+from retinad.pipeline.engine.batch_size import RUNS, Room, longest_run
+from retinad.pipeline.engine.checkpoint import ModelIdentity
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import weights_name
-from retinad.pipeline.run_length import RUNS, Room, longest_run
-from retinad.pipeline.saved_stream import ModelIdentity
 from retinad.pipeline.sources.parse import DeviceSpec, NetworkSpec, PathSpec, parse_source
 from retinad.pipeline.sources.redact import mask
 

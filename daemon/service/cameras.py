@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.errors import AdmissionError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
 from retinad.pipeline.pump import flush

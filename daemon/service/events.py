@@ -13,7 +13,7 @@ from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.capture.faults import is_damage
 from retinad.pipeline.config import CurveConfig
 from retinad.pipeline.config_diff import config_key
-from retinad.pipeline.engine_report import ModelDescription
+from retinad.pipeline.engine.statistics import ModelDescription
 from retinad.pipeline.frames import FrameFailure
 
 from ..config.load import ServiceConfig

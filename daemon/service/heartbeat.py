@@ -8,7 +8,7 @@ import anyio
 import structlog
 
 from retinad.pipeline.capture.camera import CameraState
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.publisher import Publisher
 from retinad.pipeline.worker import Worker

@@ -1,19 +1,14 @@
 """Loads the model in the worker's thread: systemd is told that it takes long, and a device gets time to be there."""
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, AsyncExitStack
 
 import anyio
 import structlog
-import torch
 
-from retinad.pipeline.config import ModelConfig
-from retinad.pipeline.device_faults import DeviceFaults
-from retinad.pipeline.engine import Engine
-from retinad.pipeline.errors import DeviceError, ModelError
-from retinad.pipeline.frames import Size
-from retinad.pipeline.model.devices import is_out_of_memory
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.open import open_engine
+from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.worker import Worker
 
 from ..config.load import ServiceConfig
@@ -33,28 +28,6 @@ _log = structlog.get_logger("retinad")
 def make_engine(config: ServiceConfig) -> Engine:
     """The service's engine: see `open_engine`; warm for the usual shapes of pictures."""
     return open_engine(config.model, _USUAL_SIZES)
-
-
-def open_engine(model: ModelConfig, sizes: Sequence[Size] = ()) -> Engine:
-    """The engine with its weights loaded, warm for pictures of these sizes.
-
-    Raises:
-        ModelError: the weights cannot be used, or there is no room for them.
-        DeviceError: the device failed.
-    """
-    # A core for the captures and the event loop: torch's threads spin while they wait for one another. Measured with
-    # the tiny model on two cores that others used too: 0.7 to 3.6 frames/s with two threads, 3.6 to 8.1 with one.
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
-    device = model.device
-    try:
-        engine = Engine(model)
-        engine.warm_up(sizes)
-    except (RuntimeError, MemoryError) as error:
-        DeviceFaults(device).check(error)
-        if is_out_of_memory(error):
-            raise ModelError(f"{device} has no room for the model: {error}") from error
-        raise
-    return engine
 
 
 async def load_worker(

@@ -15,10 +15,10 @@ from anyio.abc import TaskGroup
 from retinad.client.wire import ModelHeader
 from retinad.pipeline.capture.camera import CameraState
 from retinad.pipeline.delivery import Delivery
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.outputs import largest_record_bytes
 from retinad.pipeline.errors import DeviceError, ModelError
 from retinad.pipeline.frame_queue import FrameQueues
-from retinad.pipeline.packing import largest_record_bytes
 from retinad.pipeline.publisher import Publisher
 from retinad.pipeline.pump import pump
 from retinad.pipeline.worker import Worker

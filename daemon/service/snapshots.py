@@ -6,10 +6,10 @@ from pathlib import Path
 import structlog
 
 from retinad.pipeline.config import CameraConfig
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.checkpoint import SavedStream
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.errors import AdmissionError, StateError
 from retinad.pipeline.frames import Size
-from retinad.pipeline.saved_stream import SavedStream
 from retinad.pipeline.whole_file import PARTIAL
 from retinad.pipeline.worker import Worker
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..kernel_cache import KernelCache
 
 if TYPE_CHECKING:  # torch comes with it, and must find the cache's variables set
-    from retinad.pipeline.engine_report import LoadTimes
+    from retinad.pipeline.engine.statistics import LoadTimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import structlog
 from retinad.client.wire import CameraHeader, EndHeader, HelloHeader, ModelHeader, StatusHeader
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import OutputConfig
-from retinad.pipeline.engine_report import ModelDescription
+from retinad.pipeline.engine.statistics import ModelDescription
 from retinad.pipeline.frame_queue import FrameCounters
 from retinad.pipeline.publisher import Publisher
 

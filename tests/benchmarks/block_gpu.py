@@ -25,9 +25,9 @@ from retinad.kernels.fused import (
     qk_norm_rope,
 )
 from retinad.pipeline.config import ResizeMode
+from retinad.pipeline.engine.preprocess import fit
 from retinad.pipeline.model.aggregator import MEAN, STD
 from retinad.pipeline.model.rope import Rotation, rotation_2d, rotation_3d, spatial_part
-from retinad.pipeline.preprocess import fit
 
 DEVICE = torch.device("cuda")
 MEMORY_BYTES_PER_S = 4.2e12

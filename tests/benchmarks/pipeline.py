@@ -29,10 +29,10 @@ from retinad.daemon.service.systemd import Notifier
 from retinad.daemon.versions import find_versions
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
-from retinad.pipeline.engine_report import LoadTimes, ModelDescription
+from retinad.pipeline.engine.executor import Part
+from retinad.pipeline.engine.statistics import LoadTimes, ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
 from retinad.pipeline.frames import Features, FeatureTensor, Frame, FrameStamp, TokenGroup
-from retinad.pipeline.runner import Part
 
 SIZE = (640, 480)
 FRAMES = int(sys.argv[1]) if len(sys.argv) > 1 else 1000

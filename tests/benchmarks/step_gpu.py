@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from retinad.pipeline.config import Execution, MixerName, ModelConfig, NetworkConfig, ResizeMode
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Features, Frame, FrameStamp, Outcome
 from retinad.pipeline.model import checkpoint
 from retinad.pipeline.model.presets import LINGBOT_MAP

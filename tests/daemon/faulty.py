@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from retinad.daemon.cli.app import main
-from retinad.daemon.service import load
 from retinad.pipeline.config import ModelConfig
-from retinad.pipeline.engine import Engine
-from retinad.pipeline.forward import Meanwhile
+from retinad.pipeline.engine import open as opening
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.executor import Part
+from retinad.pipeline.engine.model_runner import Meanwhile
 from retinad.pipeline.frames import Frame
-from retinad.pipeline.runner import Part
 
 AT = 6
 """Number of the step, from 1, that fails: its forward does."""
@@ -59,5 +59,5 @@ def out_of_memory() -> torch.OutOfMemoryError:
 
 if __name__ == "__main__":
     assert sys.argv.pop(1) == "hang"
-    load.Engine = lambda config: FaultyEngine(config, 60.0)  # type: ignore[misc,assignment]
+    opening.Engine = lambda config: FaultyEngine(config, 60.0)  # type: ignore[misc,assignment]
     main()

@@ -13,10 +13,10 @@ import pytest
 
 from retinad.pipeline.config import CaptureMode
 from retinad.pipeline.delivery import Delivery
+from retinad.pipeline.engine.executor import Part
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
 from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Outcome
 from retinad.pipeline.pump import flush, pump
-from retinad.pipeline.runner import Part
 from retinad.pipeline.worker import Worker
 
 pytestmark = pytest.mark.anyio

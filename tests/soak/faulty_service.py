@@ -14,8 +14,8 @@ import torch
 from retinad.daemon.cli import app as cli
 from retinad.daemon.config.load import ServiceConfig
 from retinad.daemon.service import service
-from retinad.pipeline.engine import Engine
-from retinad.pipeline.forward import Batch, Meanwhile
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.model_runner import Batch, Meanwhile
 
 HANG_S = 0.7
 """A step that hangs for a moment: shorter than the watchdog's patience."""

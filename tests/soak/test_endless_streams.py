@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Features, Frame, FrameStamp
 
 FRAMES = 20_000

@@ -21,8 +21,8 @@ from retinad.daemon.cli.app import run_command
 from retinad.daemon.config.load import load_config
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.config import RetentionConfig, StreamConfig
-from retinad.pipeline.engine import Engine, Outcome
-from retinad.pipeline.forward import Meanwhile
+from retinad.pipeline.engine.engine import Engine, Outcome
+from retinad.pipeline.engine.model_runner import Meanwhile
 from retinad.pipeline.frames import Frame, FrameFailure
 
 from ..service_rig import write_config

@@ -11,9 +11,9 @@ from retinad.daemon.cli.memory import memory_report
 from retinad.daemon.config.load import load_config
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.cache.kv_pool import gib
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
 
-from ...pipeline.engine_rig import frame
+from ...pipeline.engine.engine_rig import frame
 from ..service_rig import write_config
 
 LINGBOT = '[model]\npreset = "lingbot-map"\ndtype = "bfloat16"\ndevice = "cpu"\n{model}[[camera]]\nname = "a"\n{camera}'

@@ -33,11 +33,11 @@ from retinad.pipeline.config import (
     RetentionConfig,
     StreamConfig,
 )
+from retinad.pipeline.engine.outputs import TokenShape
+from retinad.pipeline.engine.preprocess import fit
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frames import TokenGroup
 from retinad.pipeline.model.presets import LINGBOT_MAP, TINY
-from retinad.pipeline.packing import TokenShape
-from retinad.pipeline.preprocess import fit
 
 ROOT = Path(__file__).parents[3]
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'

@@ -30,9 +30,9 @@ from retinad.daemon.extract import output as extract_output
 from retinad.daemon.extract.index import FrameEntry, Index, Unreadable, read_index
 from retinad.daemon.extract.progress import Reporter, progress_line
 from retinad.daemon.extract.request import Extraction
-from retinad.pipeline.ahead import Ahead
 from retinad.pipeline.config import ModelConfig
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.prefetch import Ahead
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import Frame, Outcome
 

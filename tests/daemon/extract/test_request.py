@@ -8,9 +8,9 @@ import pytest
 from retinad.daemon.extract.index import SCHEMA, Index
 from retinad.daemon.extract.request import Extraction, choose_run
 from retinad.pipeline.config import ModelConfig, ResizeMode, StreamConfig
+from retinad.pipeline.engine.batch_size import Room, longest_run
 from retinad.pipeline.errors import AdmissionError
 from retinad.pipeline.model.presets import LINGBOT_MAP
-from retinad.pipeline.run_length import Room, longest_run
 
 SIZE = (640, 480)
 WANTED = Extraction("x.mp4", Path("out"), ModelConfig(dtype="bfloat16"), LINGBOT_MAP.stream)

@@ -15,10 +15,10 @@ from retinad.daemon.service.snapshots import KeptStates
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
+from retinad.pipeline.engine.executor import Part
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
 from retinad.pipeline.frames import Features, Frame, FrameStamp
 from retinad.pipeline.pump import pump
-from retinad.pipeline.runner import Part
 from retinad.pipeline.worker import Worker
 
 pytestmark = pytest.mark.anyio

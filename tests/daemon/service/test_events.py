@@ -14,7 +14,7 @@ from retinad.daemon.service.startup_times import ReadyTimes
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.capture.protocol import SourceInfo
 from retinad.pipeline.config import CurveConfig
-from retinad.pipeline.engine_report import ModelDescription
+from retinad.pipeline.engine.statistics import ModelDescription
 from retinad.pipeline.errors import SourceFault
 
 TROUBLE = CameraStatus("a", CameraState.BACKOFF, SourceFault.REFUSED, "nothing listens", attempt=1)

@@ -24,8 +24,8 @@ from retinad.daemon.service import load, service
 from retinad.daemon.service.service import Edges, serve
 from retinad.daemon.service.systemd import Notifier
 from retinad.pipeline.config import ModelConfig
-from retinad.pipeline.device_faults import MOST_IN_A_ROW
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.device_faults import MOST_IN_A_ROW
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.errors import DeviceError
 
 from ..faulty import AT, BUSY, ILLEGAL_ACCESS, FaultyEngine, out_of_memory
@@ -275,7 +275,7 @@ def test_what_fails_while_loading_is_told_in_the_services_own_words(
     def fail(config: ModelConfig) -> Engine:
         raise error
 
-    monkeypatch.setattr(load, "Engine", fail)
+    monkeypatch.setattr("retinad.pipeline.engine.open.Engine", fail)
     config = load_config(write_config(tmp_path, camera("a", SOURCE)), {})
     with pytest.raises(load.ModelError, match=r"busy or unavailable|has no room for the model") as caught:
         load.make_engine(config)

@@ -9,7 +9,7 @@ import torch
 from retinad.daemon.config.load import load_config
 from retinad.daemon.service import load
 from retinad.pipeline.config import ModelConfig
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Size
 
 from ..service_rig import write_config
@@ -36,7 +36,7 @@ def test_an_engine_is_handed_over_warm_for_wide_and_for_narrow_pictures(
             assert {width * 9 == height * 16 for width, height in sizes} == {True, False}
             super().warm_up(sizes)
 
-    monkeypatch.setattr(load, "Engine", Watched)
+    monkeypatch.setattr("retinad.pipeline.engine.open.Engine", Watched)
     config = load_config(write_config(tmp_path, '[[camera]]\nname = "a"\nsource = "synthetic:"\n'), {})
     with load.make_engine(config):
         assert len(set(forwards)) == 2

@@ -15,7 +15,7 @@ import pytest
 
 from retinad.client import EndRecord, FeaturesRecord, HelloRecord, Kind, Record, StatusRecord
 from retinad.daemon.config.load import load_config
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Features, Frame, FrameStamp
 
 from ..service_rig import (

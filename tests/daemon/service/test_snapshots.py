@@ -16,7 +16,7 @@ from retinad.client import EndRecord, FeaturesRecord, Record
 from retinad.daemon.service.snapshots import KeptStates
 from retinad.pipeline.cache import state_file
 from retinad.pipeline.config import CameraConfig, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Frame, FrameStamp
 from retinad.pipeline.worker import Worker
 

@@ -7,7 +7,7 @@ from retinad.daemon.service.status import Announcer, Description, model_header
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.capture.protocol import SourceInfo
 from retinad.pipeline.config import CameraConfig, CaptureMode, OutputConfig
-from retinad.pipeline.engine_report import ModelDescription
+from retinad.pipeline.engine.statistics import ModelDescription
 from retinad.pipeline.errors import SourceFault
 from retinad.pipeline.frame_queue import FrameCounters
 from retinad.pipeline.frames import TokenGroup

@@ -7,7 +7,7 @@ import torch
 
 from retinad.kernels.fused import Append, evict, picture_tables, preprocess, qk_norm_rope
 from retinad.pipeline.config import ResizeMode
-from retinad.pipeline.preprocess import fit
+from retinad.pipeline.engine.preprocess import fit
 
 pytestmark = pytest.mark.gpu
 

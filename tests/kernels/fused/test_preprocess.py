@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from retinad.kernels.fused import PictureTables, picture_tables, preprocess, preprocess_reference
-from retinad.pipeline import preprocess as pipeline
 from retinad.pipeline.config import ResizeMode
+from retinad.pipeline.engine import preprocess as pipeline
 from retinad.pipeline.model.aggregator import MEAN, STD
 
 from ..kda.oracle import BFLOAT16, FLOAT16, FLOAT32

@@ -15,13 +15,13 @@ from torch import Tensor
 from retinad.daemon.cli.app import run_command
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, ResizeMode
-from retinad.pipeline.engine import Engine
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.model.checkpoint import load_model
 from retinad.pipeline.model.convert import NOTE, convert, gate_bias
 from retinad.pipeline.model.delta_attention import KimiDeltaAttention
 
-from ..engine_rig import CONFIG, NETWORK, STREAM, frame, good
+from ..engine.engine_rig import CONFIG, NETWORK, STREAM, frame, good
 
 PATTERN: tuple[MixerName, ...] = ("kda", "kda", "kda", "attention")
 DEEP = replace(NETWORK, depth=5)

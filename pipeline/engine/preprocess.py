@@ -1,0 +1,163 @@
+"""From a captured frame to the picture that the model sees: its size, crop or padding, RGB, and the way back.
+
+Resampling is Pillow's BICUBIC with its antialiasing, rebuilt on torch so that it runs on any device: one pass over the
+width, one over the height, each rounded to whole levels and clipped, as Pillow does. It agrees with Pillow to one level
+of 255: Pillow rounds its filter weights to 22 bits and halves upwards, so about one value in a thousand falls on the
+other side. (Without the rounding and clipping between the passes, overshoots differ by up to 21 levels.)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..config import ResizeMode
+from ..frames import Affine, Pixels, Size
+
+WHITE = 255.0
+MOST_WIDTHS = 16
+"""A picture higher than this many of its widths is refused in crop mode, where all but its middle would be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How pictures of one size become the model's.
+
+    Attributes:
+        source_size: width and height of the source in pixels.
+        resized: width and height after resampling.
+        crop_top: rows cut off at the top of the resized picture.
+        pad_left, pad_top: white columns and rows added at the left and the top.
+        model_size: width and height of the result.
+        grid: rows and columns of patches in it.
+    """
+
+    source_size: Size
+    resized: Size
+    crop_top: int
+    pad_left: int
+    pad_top: int
+    model_size: Size
+    grid: tuple[int, int]
+
+    @property
+    def to_source(self) -> Affine:
+        """Maps a model pixel to the source pixel there; pixel centres are at whole numbers in both."""
+        a, e = (source / resized for source, resized in zip(self.source_size, self.resized, strict=True))
+        left, top = -self.pad_left, self.crop_top - self.pad_top
+        return ((a, 0.0, a * (left + 0.5) - 0.5), (0.0, e, e * (top + 0.5) - 0.5))
+
+
+def fit(source: Size, mode: ResizeMode, image_width: int, patch_size: int) -> Fit:
+    """How a picture of size `source` is fitted to a model.
+
+    Args:
+        source: width and height in pixels.
+        mode: `CROP`: width to `image_width`, height to the nearest multiple of the patch size, and of what is then
+            higher than `image_width` the middle rows. `PAD`: the larger side to `image_width`, the other to the nearest
+            multiple of the patch size, white around it to a square.
+        image_width: a multiple of `patch_size`.
+        patch_size: pixels along a side of a patch.
+
+    Raises:
+        ValueError: the picture is empty, or so long and thin that less than half a patch would be left of it, or (crop)
+            that nearly all of it would be cut off.
+    """
+    width, height = source
+    if width < 1 or height < 1:
+        raise ValueError(f"a picture of {width}x{height} pixels is empty")
+    if mode is ResizeMode.CROP or width >= height:
+        resized = (image_width, _nearest_multiple(height * image_width / width, patch_size, source))
+    else:
+        resized = (_nearest_multiple(width * image_width / height, patch_size, source), image_width)
+    if mode is ResizeMode.PAD:
+        return _padded(source, resized, image_width, patch_size)
+    return _cropped(source, resized, image_width, patch_size)
+
+
+def preprocess(pixels: Pixels, how: Fit, device: torch.device) -> Tensor:
+    """The picture that the model sees.
+
+    Args:
+        pixels: uint8 [height, width, 3], BGR. Copied first: it may be memory that is soon written again.
+        how: from `fit`, for this size.
+        device: where the work is done and the result lies.
+
+    Returns:
+        float32 [3, h, w], RGB in [0, 1].
+
+    Raises:
+        ValueError: the picture has another size, shape or number format.
+    """
+    height = how.source_size[1]
+    picture = upload(pixels, how, device).permute(2, 0, 1).flip(0).float().unsqueeze(0)  # [1, 3, height, width], RGB
+    new_width, new_height = how.resized
+    picture = _resample(picture, (height, new_width))
+    picture = _resample(picture, (new_height, new_width))
+    picture = picture[:, :, how.crop_top : how.crop_top + how.model_size[1]]
+    return _pad(picture, how).squeeze(0) / 255.0
+
+
+def upload(
+    pixels: Pixels, how: Fit, device: torch.device, copy: Callable[[Pixels, Pixels], None] = np.copyto
+) -> Tensor:
+    """A copy of the pixels on the device, which is not waited for.
+
+    Args:
+        pixels, how, device: see `preprocess`.
+        copy: copies to its first argument what its second has.
+
+    Raises:
+        ValueError: the picture has another size, shape or number format than the fit is for.
+    """
+    width, height = how.source_size
+    if pixels.dtype != np.uint8 or pixels.shape != (height, width, 3):
+        raise ValueError(f"expected uint8 [{height}, {width}, 3], got {pixels.dtype} {list(pixels.shape)}")
+    # Page-locked memory lets the copy to a GPU run beside the host's work; torch's allocator recycles it.
+    staging = torch.empty(pixels.shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    copy(staging.numpy(), pixels)
+    return staging.to(device, non_blocking=True)
+
+
+def _nearest_multiple(length: float, patch_size: int, source: Size) -> int:
+    patches = round(length / patch_size)
+    if not patches:
+        raise ValueError(
+            f"a picture of {source[0]}x{source[1]} pixels is too thin: at the model's size its shorter side has "
+            f"{length:.2g} pixels, less than half a patch of {patch_size}"
+        )
+    return patches * patch_size
+
+
+def _cropped(source: Size, resized: Size, image_width: int, patch_size: int) -> Fit:
+    width, height = resized
+    if height > MOST_WIDTHS * image_width:
+        raise ValueError(
+            f"a picture of {source[0]}x{source[1]} pixels is too high to crop: at the model's width it has {height} "
+            f"rows, of which {image_width} would be kept; use resize = 'pad'"
+        )
+    kept = min(height, image_width)
+    return Fit(source, resized, (height - kept) // 2, 0, 0, (width, kept), (kept // patch_size, width // patch_size))
+
+
+def _padded(source: Size, resized: Size, image_width: int, patch_size: int) -> Fit:
+    left, top = ((image_width - side) // 2 for side in resized)
+    side = image_width // patch_size
+    return Fit(source, resized, 0, left, top, (image_width, image_width), (side, side))
+
+
+def _resample(picture: Tensor, size: tuple[int, int]) -> Tensor:
+    if tuple(picture.shape[2:]) == size:
+        return picture
+    return functional.interpolate(picture, size, mode="bicubic", antialias=True).round_().clamp_(0.0, 255.0)
+
+
+def _pad(picture: Tensor, how: Fit) -> Tensor:
+    width, height = how.model_size
+    right, bottom = width - picture.shape[3] - how.pad_left, height - picture.shape[2] - how.pad_top
+    if not (how.pad_left or how.pad_top or right or bottom):
+        return picture
+    return functional.pad(picture, (how.pad_left, right, how.pad_top, bottom), value=WHITE)

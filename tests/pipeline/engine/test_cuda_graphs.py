@@ -1,0 +1,292 @@
+"""When steps are captured and what their graphs read, on the CPU: a graph here runs again what was captured."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from retinad.pipeline.cache.backends.triton import RangedBackend
+from retinad.pipeline.cache.kv_pool import Pool
+from retinad.pipeline.cache.step_tables import StepTables
+from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
+from retinad.pipeline.engine import cuda_graphs as captured
+from retinad.pipeline.engine.cuda_graphs import FusedSteps, _CapturedMemory, _Graph
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.fused_model import FusedAggregator
+from retinad.pipeline.engine.outputs import TokenShape
+from retinad.pipeline.errors import DeviceError
+from retinad.pipeline.frames import FrameFailure, TokenGroup
+from retinad.pipeline.model.aggregator import Aggregator
+
+from .engine_rig import assert_same, bad, frame, good
+
+HYBRID: tuple[MixerName, ...] = ("kda", "attention")
+NETWORK = NetworkConfig(channels=64, heads=4, depth=2, patch_embed="conv", mixers=HYBRID)
+OUTPUT = OutputConfig(layers=(0, 1), tokens=tuple(TokenGroup), pool=2, dtype="float32")
+CONFIG = ModelConfig(name="test", network=NETWORK, image_width=56, output=OUTPUT, dtype="bfloat16", attention="dense")
+STREAM = StreamConfig(1, 3, history_frames=2)
+
+
+class Replay:
+    """Stands for a CUDA graph: what it reads must be where it was when it was captured."""
+
+    def __init__(self, steps: "Replayed", shape: TokenShape, images: Tensor, tables: StepTables) -> None:
+        self._steps, self._shape, self._images, self._tables = steps, shape, images, tables
+        self._memory = _CapturedMemory(steps._pool, tables, shape.tokens)
+        self._places = addresses(steps._pool)
+        self.output = steps._run(images, tables, self._memory, shape)
+
+    def replay(self) -> None:
+        assert addresses(self._steps._pool) == self._places
+        self._steps.replays += 1
+        again = self._steps._run(self._images, self._tables, self._memory, self._shape)
+        for kept, layer in zip(self.output, again, strict=True):
+            kept.numbers.copy_(layer.numbers)
+
+
+class Replayed(FusedSteps):
+    """Captures on the CPU; the next captures raise `errors`, the last one first."""
+
+    def __init__(self, fused: FusedAggregator, pool: Pool, output: OutputConfig) -> None:
+        super().__init__(fused, pool, output, capture=True)
+        self.replays = 0
+        self.captures: list[TokenShape] = []
+        self.errors: list[Exception] = []
+
+    def _captured(self, shape: TokenShape, images: Sequence[Tensor]) -> _Graph:
+        self.captures.append(shape)
+        if self.errors:
+            raise self.errors.pop()
+        pictures, tables = torch.stack(list(images)), StepTables.empty(len(images), torch.device("cpu"))
+        tables.places.fill_(-shape.tokens)  # a capture runs nothing: nothing is written
+        tables.rows.fill_(-1)
+        tables.written.fill_(-1)
+        graph = Replay(self, shape, pictures, tables)
+        return _Graph(graph, (), pictures, tables, graph.output)  # type: ignore[arg-type]
+
+
+def addresses(pool: Pool) -> list[int]:
+    layers = [pool.layer(index) for index in range(pool.shape.layers)]
+    return [tensor.data_ptr() for tensor in (*layers, *pool.states.layer(0).tensors)]
+
+
+def captured_engine(config: ModelConfig = CONFIG) -> tuple[Engine, Replayed]:
+    engine = Engine(config)
+    model = engine._forward._model
+    assert isinstance(model, Aggregator)
+    engine._forward._backend = RangedBackend()
+    steps = Replayed(FusedAggregator(model), engine._pool, config.output)
+    engine._forward._fused = steps
+    return engine, steps
+
+
+@pytest.fixture
+def rig() -> Iterator[tuple[Engine, Replayed]]:
+    engine, steps = captured_engine()
+    with engine:
+        yield engine, steps
+
+
+@pytest.fixture(autouse=True)
+def _unused_places_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = Pool._empty
+    monkeypatch.setattr(Pool, "_empty", lambda pool, tokens: empty(pool, tokens).fill_(float("nan")))
+
+
+@pytest.fixture(autouse=True)
+def _references_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Triton's interpreter was chosen for other tests: it takes seconds a step."""
+    monkeypatch.setattr("retinad.kernels.backend._INSTALLED", False)
+
+
+def fail(*_: object) -> None:
+    raise ValueError("injected")
+
+
+STREAMS = {
+    "a": StreamConfig(2, 3, history_frames=2, run_frames=3),
+    "b": StreamConfig(1, 4, keyframe_interval=2, epoch_frames=7, carry_state=True),
+    "c": StreamConfig(3, 1, history_frames=0),
+}
+
+
+def test_replayed_steps_equal_those_without_graphs_in_every_mixture_of_streams() -> None:
+    engine, steps = captured_engine()
+    plain, fused = captured_engine()
+    fused._capture = False
+    with engine, plain:
+        for one in (engine, plain):
+            for camera, stream in STREAMS.items():
+                one.open_stream(camera, stream, ResizeMode.CROP)
+        for number in range(24):
+            cameras = [c for i, c in enumerate(STREAMS) if number >= 2 * i and (number + i) % 4]
+            frames = [frame(camera, number) for camera in cameras]
+            if "a" in cameras and number % 5 == 0:
+                frames += [frame("a", 100 + number), frame("a", 200 + number)]
+            for actual, expected in zip(good(engine.step(frames)), good(plain.step(frames)), strict=True):
+                assert (actual.stamp, actual.epoch, actual.keyframe) == (
+                    expected.stamp,
+                    expected.epoch,
+                    expected.keyframe,
+                )
+                assert_same(actual, expected, tolerance=0)
+        assert steps.replays > 6
+
+
+def test_a_kind_of_step_is_captured_at_its_second_run_and_anew_when_the_memory_moves(
+    rig: tuple[Engine, Replayed],
+) -> None:
+    engine, steps = rig
+    engine.open_stream("a", STREAM, ResizeMode.CROP)
+    counts = []
+    for number in range(8):
+        if number == 4:
+            engine.open_stream("b", STREAM, ResizeMode.CROP)
+            good(engine.step([frame("b", 0)]))
+        good(engine.step([frame("a", number)]))
+        counts.append((len(steps.captures), steps.replays))
+    assert counts == [(0, 0), (0, 0), (1, 1), (1, 2), (1, 2), (2, 3), (2, 4), (2, 5)]
+
+
+def test_a_run_that_fails_does_not_count_as_the_one_before_a_capture(
+    rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has not launched would be launched for the first time, and compiled, while a graph is captured."""
+
+    engine, steps = rig
+    engine.open_stream("a", STREAM, ResizeMode.CROP)
+    good(engine.step([frame("a", 0)]))
+    with monkeypatch.context() as patch:
+        patch.setattr(captured, "gather", fail)
+        bad(engine.step([frame("a", 1)]))
+    for number in range(2, 4):
+        good(engine.step([frame("a", number)]))
+    assert not steps.captures
+    good(engine.step([frame("a", 4)]))
+    assert len(steps.captures) == 1
+
+
+def test_without_room_for_a_graph_steps_go_on_without_and_it_is_tried_again_much_later(
+    rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured, "RETRY_RUNS", 5)
+    engine, steps = rig
+    steps.errors = [torch.OutOfMemoryError("CUDA out of memory")]
+    engine.open_stream("a", STREAM, ResizeMode.CROP)
+    with captured_engine()[0] as other:
+        other._forward._fused._capture = False  # type: ignore[union-attr]
+        other.open_stream("a", STREAM, ResizeMode.CROP)
+        for number in range(12):
+            (actual,), (expected,) = (good(one.step([frame("a", number)])) for one in (engine, other))
+            assert actual.epoch == 0
+            assert_same(actual, expected, tolerance=0)
+            assert len(steps.captures) == (0 if number < 2 else 1 if number < 8 else 2)
+    assert steps.replays == 4
+
+
+def test_a_capture_that_fails_otherwise_fails_the_step(rig: tuple[Engine, Replayed]) -> None:
+    engine, steps = rig
+    steps.errors = [RuntimeError("injected")]
+    engine.open_stream("a", STREAM, ResizeMode.CROP)
+    outcomes = [outcome for number in range(5) for outcome in engine.step([frame("a", number)])]
+    assert [isinstance(outcome, FrameFailure) for outcome in outcomes] == [False, False, True, False, False]
+
+
+def test_a_capture_that_breaks_the_device_ends_the_engine_and_says_what_does_without(
+    rig: tuple[Engine, Replayed],
+) -> None:
+    engine, steps = rig
+    steps.errors = [torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")]
+    engine.open_stream("a", STREAM, ResizeMode.CROP)
+    for number in range(2):
+        good(engine.step([frame("a", number)]))
+    with pytest.raises(DeviceError, match=r"execution = 'fused' does without.*previous error during capture"):
+        engine.step([frame("a", 2)])
+
+
+def test_after_a_fault_behind_a_replay_streams_equal_new_ones(
+    rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys, values and states of that step are written, in layers that no table knows of."""
+
+    engine, steps = rig
+    streams = {"a": STREAM, "b": replace(STREAM, keyframe_interval=2)}
+    for camera, stream in streams.items():
+        engine.open_stream(camera, stream, ResizeMode.CROP)
+    for number in range(7):
+        good(engine.step([frame(camera, number) for camera in streams]))
+    replays = steps.replays
+    with monkeypatch.context() as patch:
+        patch.setattr("retinad.pipeline.engine.model_runner.pack", fail)
+        assert len(bad(engine.step([frame(camera, 7) for camera in streams]))) == 2
+    assert steps.replays == replays + 1
+    with captured_engine()[0] as fresh:
+        for camera, stream in streams.items():
+            fresh.open_stream(camera, stream, ResizeMode.CROP)
+        for number in range(8, 16):
+            pair = [frame(camera, number) for camera in streams]
+            for actual, expected in zip(good(engine.step(pair)), good(fresh.step(pair)), strict=True):
+                assert (actual.epoch, actual.epoch_frame) == (1, expected.epoch_frame)
+                assert_same(actual, expected, tolerance=0)
+
+
+def test_more_kinds_of_steps_than_graphs_are_not_captured_in_turn(
+    rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(captured, "EARNED_RUNS", 10)
+    engine, steps = rig
+    for camera in "abc":
+        engine.open_stream(camera, STREAM, ResizeMode.CROP)
+    for number in range(26):
+        for cameras in ("a", "ab", "abc"):
+            good(engine.step([frame(camera, 10 * number + len(cameras)) for camera in cameras]))
+    assert len(steps._graphs) == 2
+    assert 3 <= len(steps.captures) <= 6
+
+
+@torch.inference_mode()
+def test_what_a_graph_reads_besides_weights_is_made_before_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made while capturing it has no numbers until the replay, and steps without a graph would read it, too."""
+    network = replace(NETWORK, channels=384, heads=6, depth=1, patch_embed="dinov2_vits14_reg", mixers=("attention",))
+    config = replace(CONFIG, network=network, output=replace(OUTPUT, layers=(0,)))
+    engine = Engine(config)
+    model = engine._forward._model
+    assert isinstance(model, Aggregator)
+    steps = FusedSteps(FusedAggregator(model), engine._pool, config.output, capture=True)
+    made = False
+
+    class Capturing:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def __enter__(self) -> None:
+            nonlocal made
+            made = bool(model._tables) and bool(model.patch_embed._positions)  # type: ignore[union-attr]
+            raise torch.OutOfMemoryError("no further")
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "graph", Capturing)
+    for name in ("stream", "Stream", "CUDAGraph", "current_stream", "graph_pool_handle"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: nullcontext())
+    with pytest.raises(torch.OutOfMemoryError, match="no further"):
+        steps._captured(TokenShape.of(network, (3, 4)), [torch.zeros(3, 42, 56)])
+    assert made
+
+
+def test_host_tables_of_a_step_that_failed_are_not_written_again(
+    rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, steps = rig
+    engine.open_stream("a", STREAM, ResizeMode.CROP)
+    good(engine.step([frame("a", 0)]))
+    before = steps._host[1].flat
+    with monkeypatch.context() as patch:
+        patch.setattr(captured, "gather", fail)
+        bad(engine.step([frame("a", 1)]))
+    values = before.clone()
+    good(engine.step([frame("a", 2)]))
+    assert torch.equal(before, values)

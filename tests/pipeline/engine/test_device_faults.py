@@ -1,0 +1,116 @@
+"""Out of memory passes and lets go of what it held; what stays, or comes again and again, ends the process."""
+
+import weakref
+
+import pytest
+import torch
+
+from retinad.pipeline.config import ResizeMode, StreamConfig
+from retinad.pipeline.engine.device_faults import MOST_IN_A_ROW, DeviceFaults
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.model_runner import Batch, Forward, Meanwhile
+from retinad.pipeline.errors import DeviceError
+from retinad.pipeline.frames import Features
+from retinad.pipeline.model.devices import is_device_failure, is_out_of_memory
+
+from .engine_rig import CONFIG, frame
+
+
+@pytest.mark.parametrize(
+    ("error", "fatal", "memory"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), False, True),
+        (MemoryError(), False, True),
+        (torch.AcceleratorError("CUDA error: out of memory"), False, True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), False, True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), False, True),
+        (torch.AcceleratorError("CUDA error: unspecified launch failure"), True, False),
+        (RuntimeError("CUDA error: device-side assert triggered"), True, False),
+        (RuntimeError("Triton Error [CUDA]: misaligned address"), True, False),
+        (RuntimeError("run failed with error an illegal memory access was encountered"), True, False),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False, False),
+        (ValueError("CUDA error: said a picture"), False, False),
+    ],
+    ids=str,
+)
+def test_each_error_is_of_one_kind(error: Exception, fatal: bool, memory: bool) -> None:
+    assert (is_device_failure(error), is_out_of_memory(error)) == (fatal, memory)
+
+
+def fail_with_a_tensor(refs: "list[weakref.ref[torch.Tensor]]") -> None:
+    held = torch.zeros(10)
+    refs.append(weakref.ref(held))
+    try:
+        raise ValueError("first")
+    except ValueError as error:
+        raise torch.OutOfMemoryError("CUDA out of memory") from error
+
+
+def test_what_a_run_without_memory_held_is_let_go_at_once() -> None:
+    """The error itself, which a log may keep, would keep every tensor of every frame below it."""
+    refs: list[weakref.ref[torch.Tensor]] = []
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        fail_with_a_tensor(refs)
+    kept = caught.value
+    del caught
+    assert refs[0]() is not None
+    DeviceFaults("cpu").run_failed(kept)
+    assert refs[0]() is None
+
+
+def test_so_many_failures_of_a_kind_in_a_row_end_it_and_a_success_between_does_not() -> None:
+    faults = DeviceFaults("cpu")
+    for _ in range(3):
+        for _ in range(MOST_IN_A_ROW - 1):
+            faults.run_failed(RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"))
+        faults.run_succeeded()
+    for number in range(2 * MOST_IN_A_ROW):
+        faults.run_failed(KeyError("x") if number % 2 else ValueError("y"))
+    for _ in range(MOST_IN_A_ROW - 1):
+        faults.run_failed(ValueError("z"))
+    with pytest.raises(DeviceError, match="5 runs in a row failed, ValueError: z"):
+        faults.run_failed(ValueError("z"))
+
+
+def test_pictures_that_cannot_be_used_are_no_fault_of_the_device() -> None:
+    faults = DeviceFaults("cpu")
+    for _ in range(3 * MOST_IN_A_ROW):
+        faults.check(ValueError("too thin"))
+
+
+def test_an_error_that_cuda_repeats_is_the_devices_whatever_it_was_called_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def repeat(device: str) -> None:
+        raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", repeat)
+    with pytest.raises(DeviceError, match=r"unspecified launch failure \(first seen as: plan failed\)"):
+        DeviceFaults("cuda:0").run_failed(RuntimeError("plan failed"))
+
+
+def test_a_device_error_stays_one() -> None:
+    with pytest.raises(DeviceError, match="gone"):
+        DeviceFaults("cpu").check(DeviceError("gone"))
+
+
+def test_later_frames_that_fail_each_time_end_it_though_first_blocks_between_succeed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream begins anew after a failure, so with one camera every second run is a first block."""
+    with Engine(CONFIG) as engine:
+        engine.open_stream("a", StreamConfig(1, 2), ResizeMode.CROP)
+        run = Forward.run
+
+        def fail_later(
+            forward: Forward, batch: Batch, started_ns: int, meanwhile: Meanwhile | None = None
+        ) -> list[Features]:
+            if not batch[0].stream.starting:
+                raise ValueError("injected")
+            return run(forward, batch, started_ns, meanwhile)
+
+        monkeypatch.setattr(Forward, "run", fail_later)
+        for number in range(2 * MOST_IN_A_ROW - 1):
+            engine.step([frame("a", number)])
+        with pytest.raises(DeviceError, match="5 runs in a row failed, ValueError: injected"):
+            engine.step([frame("a", 2 * MOST_IN_A_ROW - 1)])

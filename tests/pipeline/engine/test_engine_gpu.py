@@ -1,0 +1,97 @@
+"""On a CUDA device the engine gives what it gives on the CPU, with any backend, and copies back once a step."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from retinad.pipeline.config import Attention, DType, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.images import Pictures
+from retinad.pipeline.engine.preprocess import fit
+from retinad.pipeline.frames import Features, Frame, FrameStamp, TokenGroup
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+SIZE = (84, 56)
+"""What the model wants, so that no resized pixel is rounded to another of 256 levels than on the CPU."""
+NETWORK = NetworkConfig(channels=128, heads=2, depth=3, patch_embed="conv")
+OUTPUT = OutputConfig(layers=(0, 2), tokens=tuple(TokenGroup), pool=2, dtype="float32")
+CPU = ModelConfig(name="test", network=NETWORK, image_width=84, output=OUTPUT, attention="dense")
+needs_flashinfer = pytest.mark.skipif(not find_spec("flashinfer"), reason="needs flashinfer")
+STREAM = StreamConfig(scale_frames=2, window=3, keyframe_interval=2)
+
+
+def frames(camera: str, count: int) -> Iterator[Frame]:
+    for number in range(count):
+        generator = np.random.default_rng([sum(camera.encode()), number])
+        stamp = FrameStamp(camera, 0, number, 0, 0, None, SIZE)
+        yield Frame(stamp, generator.integers(0, 256, (SIZE[1], SIZE[0], 3), dtype=np.uint8))
+
+
+def run(config: ModelConfig) -> list[Features]:
+    with Engine(config) as engine:
+        for camera in "ab":
+            engine.open_stream(camera, STREAM, ResizeMode.CROP)
+        engine.warm_up([SIZE])
+        steps = zip(frames("a", 10), frames("b", 10), strict=True)
+        return [outcome for step in steps for outcome in engine.step(step) if isinstance(outcome, Features)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "attention"),
+    # Of the largest magnitude. float32: other orders of summation through 6 blocks. bfloat16: 8 bits, each branch
+    # rounded twice in 6 blocks. float16: 11 bits.
+    [
+        ("float32", 2e-5, "dense"),
+        ("bfloat16", 2e-2, "dense"),
+        ("float16", 3e-3, "dense"),
+        pytest.param("bfloat16", 2e-2, "flashinfer", marks=needs_flashinfer),
+        pytest.param("bfloat16", 2e-2, "auto", marks=needs_flashinfer),
+    ],
+)
+def test_features_equal_the_cpus(dtype: DType, tolerance: float, attention: Attention) -> None:
+    expected = run(CPU)
+    actual = run(replace(CPU, device="cuda:0", dtype=dtype, attention=attention))
+    assert len(actual) == len(expected) == 20
+    for one, other in zip(actual, expected, strict=True):
+        assert one.flags == other.flags
+        for tensor, exact in zip(one.tensors, other.tensors, strict=True):
+            assert np.abs(tensor.data - exact.data).max() <= tolerance * np.abs(exact.data).max()
+
+
+@pytest.mark.parametrize("mode", ResizeMode)
+def test_pictures_equal_the_cpus_to_one_level(mode: ResizeMode) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    how = fit((96, 64), mode, 518, 14)
+    cpu, gpu = (Pictures(torch.device(device)).make(pixels, how).cpu() for device in ("cpu", "cuda:0"))
+    assert (cpu - gpu).abs().max() <= 1.01 / 255
+
+
+@pytest.mark.parametrize("attention", ["triton", "dense", pytest.param("flashinfer", marks=needs_flashinfer)])
+def test_a_step_brings_each_layer_to_the_host_once_and_waits_at_its_end_only(attention: Attention) -> None:
+    """Kernels that plan from device tensors make it wait thrice. FlashInfer's tables wait for a copy long done."""
+    with Engine(replace(CPU, device="cuda:0", dtype="bfloat16", attention=attention)) as engine:
+        for camera in "ab":
+            engine.open_stream(camera, replace(STREAM, scale_frames=1), ResizeMode.CROP)
+        pictures = list(zip(frames("a", 8), frames("b", 8), strict=True))
+        for pair in pictures[:7]:
+            engine.step(pair)
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            engine.step(pictures[7])
+    on_device = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
+    copies = [event for event in on_device if "Memcpy DtoH" in event.name]
+    kernels = [event for event in on_device if "Mem" not in event.name]
+    waits = [event for event in seen.events() if event.name in ("cudaStreamSynchronize", "cudaEventSynchronize")]
+    assert (len(copies), len(kernels) > 20) == (len(CPU.output.layers), True)
+    assert len(waits) == (2 if attention == "flashinfer" else 1)
+    last = max(copies, key=lambda copy: copy.time_range.start)
+    assert last.time_range.start >= max(kernel.time_range.end for kernel in kernels)

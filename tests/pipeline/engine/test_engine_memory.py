@@ -1,0 +1,288 @@
+"""The engine and its pool: streams get memory as their pictures need it, give it back, or are refused with a sum."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import FrameType
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from retinad.pipeline.cache.kv_pool import Pool
+from retinad.pipeline.cache.page_table import PageTable, Sight
+from retinad.pipeline.cache.step import Attend, Backend
+from retinad.pipeline.config import Attention, ResizeMode, StreamConfig
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.errors import AdmissionError, ModelError
+from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Size
+
+from ..cache.memory import read_all
+from .engine_rig import CONFIG, good
+
+STREAM = StreamConfig(scale_frames=1, window=2, history_frames=4)
+LARGE, SMALL = (64, 48), (64, 24)
+TOKEN_BYTES = 2 * 2 * 32 * 4
+LARGE_BYTES = 5 * 18 * TOKEN_BYTES
+"""4 x 3 patches and 6 special tokens; one scale frame, two of the window, and 4 x 6 tokens of history in two pages."""
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine(CONFIG) as engine:
+        yield engine
+
+
+def frame(camera: str, number: int, size: Size = LARGE, stream_epoch: int = 0) -> Frame:
+    pixels = np.random.default_rng([sum(camera.encode()), number]).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    return Frame(FrameStamp(camera, stream_epoch, number, 0, 0, None, size), pixels)
+
+
+def pool_of(engine: Engine) -> Pool:
+    return engine._pool
+
+
+def open_streams(engine: Engine, cameras: str) -> None:
+    for camera in cameras:
+        engine.open_stream(camera, STREAM, ResizeMode.CROP)
+
+
+# Memory comes and goes with the streams
+
+
+def test_memory_is_taken_at_the_first_frame_and_given_back_when_a_stream_closes(engine: Engine) -> None:
+    open_streams(engine, "ab")
+    assert pool_of(engine).nbytes == 0
+    engine.step([frame("a", 0)])
+    assert pool_of(engine).nbytes == LARGE_BYTES == engine.statistics().streams[0].nbytes
+    engine.step([frame("b", 0)])
+    assert pool_of(engine).nbytes == 2 * LARGE_BYTES
+    engine.close_stream("a")
+    open_streams(engine, "c")
+    engine.step([frame("c", 0)])
+    assert pool_of(engine).nbytes == 2 * LARGE_BYTES
+    engine.close()
+    assert pool_of(engine).nbytes == 0
+
+
+def test_warming_up_leaves_no_memory_behind(engine: Engine) -> None:
+    engine.warm_up([LARGE, SMALL])
+    assert pool_of(engine).nbytes == 0
+
+
+def test_a_new_connection_keeps_the_places_and_a_new_size_exchanges_them(engine: Engine) -> None:
+    open_streams(engine, "a")
+    engine.step([frame("a", 0)])
+    first = pool_of(engine).spans.held
+    (record,) = good(engine.step([frame("a", 1, stream_epoch=1)]))
+    assert (record.epoch, pool_of(engine).spans.held) == (1, first)
+    (record,) = good(engine.step([frame("a", 2, SMALL, stream_epoch=1)]))
+    (span,) = pool_of(engine).spans.held
+    assert (record.epoch, span.page_tokens) == (2, 14)
+    pool_of(engine).check_integrity()
+
+
+# Refusals
+
+
+def test_one_stream_too_many_is_refused_with_the_sum() -> None:
+    with Engine(replace(CONFIG, max_streams=2)) as engine:
+        open_streams(engine, "ab")
+        engine.step([frame("a", 0)])
+        with pytest.raises(AdmissionError) as refusal:
+            open_streams(engine, "c")
+        assert str(refusal.value) == (
+            "camera 'c' is one too many: max_streams = 2 are open and hold 0.0 MiB; it would take up to 0.1 MiB for 3 "
+            "frames of 22 tokens and 4 x 6 tokens of history, each 2 layers x 2 x 2 heads x 16 x 4 bytes"
+        )
+        engine.close_stream("a")
+        open_streams(engine, "c")
+        good(engine.step([frame("b", 0), frame("c", 0)]))
+
+
+def test_frames_of_a_stream_without_room_fail_until_there_is_room_and_the_others_go_on(engine: Engine) -> None:
+    pool_of(engine)._limit_bytes = 2 * LARGE_BYTES
+    open_streams(engine, "abc")
+    for number in range(3):
+        outcomes = engine.step([frame(camera, number) for camera in "abc"])
+        (failure,) = (outcome for outcome in outcomes if isinstance(outcome, FrameFailure))
+        assert failure.stamp.camera == "c"
+        assert "no memory for another stream" in failure.reason
+        assert "2 streams hold" in failure.reason
+        assert len(outcomes) == 3
+    assert engine.statistics().failures == 3
+    engine.close_stream("a")
+    records = [*good(engine.step([frame("b", 3), frame("c", 3)])), *good(engine.step([frame("c", 4)]))]
+    with Engine(CONFIG) as alone:
+        open_streams(alone, "c")
+        expected = [*good(alone.step([frame("c", 3)])), *good(alone.step([frame("c", 4)]))]
+    for actual, other in zip(records[1:], expected, strict=True):
+        for one, two in zip(actual.tensors, other.tensors, strict=True):
+            np.testing.assert_allclose(one.data, two.data, rtol=0, atol=1e-5)
+
+
+def test_a_backend_that_cannot_run_ends_the_engine_before_the_first_frame() -> None:
+    with pytest.raises(ModelError, match="runs on CUDA, not on cpu"):
+        Engine(replace(CONFIG, attention="flashinfer"))
+
+
+def test_the_description_says_which_backend_runs_and_why(engine: Engine) -> None:
+    assert (engine.description.attention, engine.description.attention_reason) == (
+        "dense",
+        "triton runs on CUDA, not on cpu",
+    )
+    named = Engine(replace(CONFIG, attention="dense")).description
+    assert (named.attention, named.attention_reason) == ("dense", None)
+
+
+# Backends
+
+
+def test_the_paged_engine_equals_the_dense_one_for_cameras_of_all_kinds() -> None:
+    cameras = {
+        "a": (StreamConfig(2, 3), LARGE),
+        "b": (StreamConfig(1, 2, keyframe_interval=3, history_frames=1), LARGE),
+        "c": (StreamConfig(3, 1), SMALL),
+    }
+    records: dict[str, list[Features]] = {}
+    for attention in ("dense", "paged"):
+        with Engine(replace(CONFIG, attention=attention)) as engine:
+            for camera, (stream, _) in cameras.items():
+                engine.open_stream(camera, stream, ResizeMode.CROP)
+            steps = [[frame(camera, number, size) for camera, (_, size) in cameras.items()] for number in range(12)]
+            records[attention] = [record for step in steps for record in good(engine.step(step))]
+    assert len(records["dense"]) == len(records["paged"]) == 36
+    for one, other in zip(*records.values(), strict=True):
+        assert one.stamp == other.stamp
+        for dense, paged in zip(one.tensors, other.tensors, strict=True):
+            np.testing.assert_allclose(paged.data, dense.data, rtol=0, atol=1e-5)
+
+
+# Faults
+
+
+class Broken:
+    """A backend that fails when it plans (layer None), or in a layer, once it is told to."""
+
+    def __init__(self, backend: Backend, layer: int | None) -> None:
+        self._backend = backend
+        self._layer = layer
+        self.armed = False
+
+    whole_pages = True
+
+    def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
+        if self.armed and self._layer is None:
+            raise RuntimeError("injected")
+        attend, armed = self._backend.plan(pool, sights), self.armed
+
+        def attend_or_fail(layer: int, query: Tensor) -> Tensor:
+            if armed and layer == self._layer:
+                raise RuntimeError("injected")
+            return attend(layer, query)
+
+        return attend_or_fail
+
+
+@pytest.mark.parametrize("attention", ["dense", "paged"])
+@pytest.mark.parametrize("site", [None, 0, 1, "pack"])
+@pytest.mark.parametrize("age", [0, 3, 8])
+def test_a_fault_anywhere_in_a_step_restarts_its_streams_and_they_go_on_like_new_ones(
+    attention: Attention, site: int | str | None, age: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_pack(*_: object) -> None:
+        raise RuntimeError("injected")
+
+    with Engine(replace(CONFIG, attention=attention)) as engine, Engine(replace(CONFIG, attention=attention)) as fresh:
+        broken = Broken(engine._forward._backend, None if site is None else site if isinstance(site, int) else -1)
+        engine._forward._backend = broken
+        open_streams(engine, "abc")
+        open_streams(fresh, "ab")
+        sizes = {"a": LARGE, "b": LARGE, "c": SMALL}
+        for number in range(age):
+            good(engine.step([frame(camera, number, size) for camera, size in sizes.items()]))
+        kept = read_all(engine._streams["c"].state) if age else None  # type: ignore[arg-type]
+        broken.armed = True
+        with monkeypatch.context() as patch:
+            if site == "pack":
+                patch.setattr("retinad.pipeline.engine.model_runner.pack", no_pack)
+            failed = engine.step([frame(camera, age, LARGE) for camera in "ab"])
+        broken.armed = False
+        assert all(isinstance(outcome, FrameFailure) and "injected" in outcome.reason for outcome in failed)
+        pool_of(engine).check_integrity()
+        if kept is not None:
+            assert torch.equal(read_all(engine._streams["c"].state), kept)  # type: ignore[arg-type]
+        for number in range(age + 1, age + 7):
+            pair = [frame(camera, number, LARGE) for camera in "ab"]
+            for actual, expected in zip(good(engine.step(pair)), good(fresh.step(pair)), strict=True):
+                for one, other in zip(actual.tensors, expected.tensors, strict=True):
+                    np.testing.assert_array_equal(one.data, other.data)
+
+
+# Work on the host
+
+
+class Operations(TorchDispatchMode):
+    """Counts PyTorch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.counts[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Tables:
+    """A backend that notes how large the tables are that it plans."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.sizes: list[tuple[int, ...]] = []
+
+    whole_pages = True
+
+    def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
+        table = PageTable.of(sights)
+        self.sizes.append((len(table.query_starts), len(table.page_starts), len(table.pages), sum(table.tokens)))
+        return self._backend.plan(pool, sights)
+
+
+def python_calls(engine: Engine, picture: Frame) -> int:
+    count = 0
+
+    def notice(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(notice)
+    try:
+        good(engine.step([picture]))
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("attention", ["dense", "paged"])
+def test_host_work_of_a_step_does_not_grow_with_the_age_of_the_stream(attention: Attention) -> None:
+    """Operations, Python calls and sizes of the plan: equal at ages 10 and 10,000. The reference's grow for ever."""
+    with Engine(replace(CONFIG, attention=attention)) as engine:
+        tables = engine._forward._backend = Tables(engine._forward._backend)
+        open_streams(engine, "a")
+        for number in range(10):
+            engine.step([frame("a", number)])
+        work = []
+        for age in (10, 10_000):
+            state = engine._streams["a"].state
+            assert state is not None
+            state.ledger = replace(state.ledger, committed=age, later=age - 1)
+            with Operations() as seen:
+                good(engine.step([frame("a", age)]))
+            work.append((seen.counts, python_calls(engine, frame("a", age + 1)), tables.sizes[-2:]))
+    assert work[0] == work[1]
+    assert sum(work[0][0].values()) > 50
+    assert work[0][2][0] == (2, 2, 5, 3 * 18 + 4 * 6)

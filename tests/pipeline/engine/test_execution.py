@@ -1,0 +1,80 @@
+"""How the network runs: what the config names runs or raises, and `auto` takes what can run."""
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+import torch
+
+from retinad.pipeline.cache.backends.dense import DenseBackend
+from retinad.pipeline.cache.backends.triton import RangedBackend
+from retinad.pipeline.cache.step import Backend
+from retinad.pipeline.config import Execution, ModelConfig
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.execution import choose_execution
+from retinad.pipeline.errors import ModelError
+
+from .engine_rig import CONFIG
+
+ON_GPU = replace(CONFIG, device="cuda:1", dtype="bfloat16")
+RANGED, DENSE = RangedBackend(), DenseBackend()
+
+
+def chosen(config: ModelConfig, backend: Backend) -> str:
+    with Engine(CONFIG) as engine:
+        return choose_execution(config, engine._forward._model, engine._pool, backend).name
+
+
+@pytest.mark.parametrize(
+    ("config", "backend", "name"),
+    [
+        (ON_GPU, RANGED, "captured"),
+        (ON_GPU, DENSE, "plain"),
+        (replace(ON_GPU, dtype="float32"), RANGED, "plain"),
+        (replace(ON_GPU, execution="plain"), RANGED, "plain"),
+        (replace(ON_GPU, execution="fused"), RANGED, "fused"),
+        (CONFIG, DENSE, "plain"),
+    ],
+)
+def test_auto_takes_the_fastest_that_can_run_and_a_name_its_own(
+    config: ModelConfig, backend: Backend, name: str
+) -> None:
+    if name != "plain" and importlib.util.find_spec("triton") is None:
+        pytest.skip("needs triton")
+    assert chosen(config, backend) == name
+
+
+@pytest.mark.parametrize(
+    ("execution", "config", "backend", "reason"),
+    [
+        ("captured", replace(CONFIG, dtype="bfloat16"), RANGED, "CUDA graphs need a CUDA device, not cpu"),
+        ("captured", ON_GPU, DENSE, "needs attention = 'triton'"),
+        ("fused", replace(ON_GPU, dtype="float32"), RANGED, "needs dtype = 'bfloat16' or 'float16'"),
+        ("auto", replace(ON_GPU, memory_dtype="float8_e4m3fn"), DENSE, "'float8_e4m3fn' needs fused execution"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_the_reason(
+    execution: Execution, config: ModelConfig, backend: Backend, reason: str
+) -> None:
+    with pytest.raises(ModelError, match=reason):
+        chosen(replace(config, execution=execution), backend)
+
+
+def test_without_triton_a_gpu_runs_the_network_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of `kda` blocks alone needs no attention backend, and its kernels' references cannot be captured."""
+    delta = replace(ON_GPU, network=replace(ON_GPU.network, mixers=("kda",)))
+    monkeypatch.setattr("retinad.pipeline.compatibility.importlib.util.find_spec", lambda name: None)
+    assert chosen(delta, DENSE) == "plain"
+
+
+def test_the_engines_device_is_its_threads_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on the current device, and a graph captures its streams only: `cuda:1` is not that by itself."""
+    current: list[torch.device] = []
+
+    def not_loaded(config: ModelConfig) -> None:
+        raise ModelError(f"with {current[0]}")
+
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr("retinad.pipeline.engine.engine.load_model", not_loaded)
+    with pytest.raises(ModelError, match="with cuda:1"):
+        Engine(ON_GPU)

@@ -1,0 +1,182 @@
+"""The picture that the model sees is Pillow's, and every model pixel is traced back to its source pixel."""
+
+import contextlib
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from PIL import Image
+
+from retinad.pipeline.config import ResizeMode
+from retinad.pipeline.engine.preprocess import Fit, fit, preprocess
+from retinad.pipeline.frames import Size
+
+CPU = torch.device("cpu")
+WIDTH, PATCH = 518, 14
+LEVEL = 1 / 255
+Picture = npt.NDArray[np.uint8]
+
+
+def noise(size: Size, seed: int = 0) -> Picture:
+    """uint8 [height, width, 3]: the hardest case, since every pixel overshoots."""
+    return np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+
+
+def run(pixels: Picture, mode: ResizeMode, width: int = WIDTH) -> tuple[Fit, npt.NDArray[np.float32]]:
+    how = fit((pixels.shape[1], pixels.shape[0]), mode, width, PATCH)
+    return how, preprocess(pixels, how, CPU).permute(1, 2, 0).numpy()
+
+
+def pillow_crop(bgr: Picture, width: int) -> npt.NDArray[np.float64]:
+    """What the checkpoints were trained on, as the specification words it."""
+    picture = Image.fromarray(bgr[:, :, ::-1].copy())
+    height = round(picture.height * width / picture.width / PATCH) * PATCH
+    resized = np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC))
+    top = (height - width) // 2 if height > width else 0
+    return resized[top : top + width] / 255
+
+
+def pillow_pad(bgr: Picture, width: int) -> npt.NDArray[np.float64]:
+    picture = Image.fromarray(bgr[:, :, ::-1].copy())
+    larger = max(picture.size)
+    size = tuple(width if side == larger else round(side * width / larger / PATCH) * PATCH for side in picture.size)
+    square = Image.new("RGB", (width, width), (255, 255, 255))
+    resized = picture.resize((size[0], size[1]), Image.Resampling.BICUBIC)
+    square.paste(resized, ((width - size[0]) // 2, (width - size[1]) // 2))
+    return np.asarray(square) / 255
+
+
+SIZES = [(640, 480), (1920, 1080), (720, 1280), (518, 378), (100, 75), (1, 1), (3, 5), (640, 20), (1000, 999)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("mode", ResizeMode)
+def test_pictures_equal_pillows_to_one_level(size: Size, mode: ResizeMode) -> None:
+    """One level of 255: Pillow rounds its filter weights to 22 bits and halves upwards, torch halves to even."""
+    pixels = noise(size)
+    how, actual = run(pixels, mode)
+    expected = (pillow_crop if mode is ResizeMode.CROP else pillow_pad)(pixels, WIDTH)
+    assert actual.shape == expected.shape == (how.model_size[1], how.model_size[0], 3)
+    assert how.grid == (how.model_size[1] // PATCH, how.model_size[0] // PATCH)
+    difference = np.abs(actual - expected)
+    assert difference.max() <= 1.01 * LEVEL
+    assert (difference > 0.5 * LEVEL).mean() <= 2e-3
+
+
+def test_heights_are_rounded_as_python_rounds() -> None:
+    """Halves go to the even number of patches: 14 * 2.5 rows become 2 patches, 14 * 3.5 become 4."""
+    assert fit((140, 35), ResizeMode.CROP, 140, PATCH).grid == (2, 10)
+    assert fit((140, 49), ResizeMode.CROP, 140, PATCH).grid == (4, 10)
+
+
+def test_pad_keeps_all_of_a_portrait_picture() -> None:
+    """Public fault (vggt#32): portrait pictures silently lost their top and bottom."""
+    how = fit((720, 1280), ResizeMode.PAD, WIDTH, PATCH)
+    (a, _, c), (_, e, f) = how.to_source
+    left, top = how.pad_left, how.pad_top
+    right, bottom = left + how.resized[0] - 1, top + how.resized[1] - 1
+    assert (a * (left - 0.5) + c, e * (top - 0.5) + f) == pytest.approx((-0.5, -0.5))
+    assert (a * (right + 0.5) + c, e * (bottom + 0.5) + f) == pytest.approx((719.5, 1279.5))
+
+
+@pytest.mark.parametrize("mode", ResizeMode)
+@pytest.mark.parametrize("size", [(720, 1280), (1280, 720), (333, 517)], ids=str)
+def test_a_dot_is_found_where_the_mapping_says(size: Size, mode: ResizeMode) -> None:
+    """The centre of mass of a bright square, mapped back, is its centre in the source within half a pixel."""
+    width, height = size
+    centre = (width * 3 // 4, height // 2 - 9)
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[centre[1] - 8 : centre[1] + 9, centre[0] - 8 : centre[0] + 9] = 255
+    how, picture = run(pixels, mode)
+    inside = picture[
+        how.pad_top : how.pad_top + min(how.resized[1], how.model_size[1]),
+        how.pad_left : how.pad_left + how.resized[0],
+        0,
+    ]
+    rows, columns = np.indices(inside.shape)
+    y = (rows * inside).sum() / inside.sum() + how.pad_top
+    x = (columns * inside).sum() / inside.sum() + how.pad_left
+    (a, _, c), (_, e, f) = how.to_source
+    assert (a * x + c, e * y + f) == pytest.approx(centre, abs=0.5)
+
+
+def test_intrinsics_follow_the_mapping() -> None:
+    """A known pinhole: project into the source, into the model's picture, and back to the same ray."""
+    how = fit((1920, 1080), ResizeMode.CROP, WIDTH, PATCH)
+    (a, _, c), (_, e, f) = how.to_source
+    focal, centre = (1500.0, 1480.0), (955.0, 542.0)
+    model_focal, model_centre = (focal[0] / a, focal[1] / e), ((centre[0] - c) / a, (centre[1] - f) / e)
+    for ray in ((0.0, 0.0), (0.4, -0.3), (-0.6, 0.35)):
+        source = tuple(ray[i] * focal[i] + centre[i] for i in range(2))
+        model = tuple(ray[i] * model_focal[i] + model_centre[i] for i in range(2))
+        assert (a * model[0] + c, e * model[1] + f) == pytest.approx(source, abs=1e-9)
+
+
+def test_blue_green_red_becomes_red_green_blue_from_0_to_1() -> None:
+    red = np.zeros((30, 40, 3), np.uint8)
+    red[:, :, 2] = 255
+    _, picture = run(red, ResizeMode.CROP, 56)
+    assert picture[..., 0].min() == 1.0
+    assert picture[..., 1:].max() == 0.0
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        np.zeros((30, 40, 3), np.float32),
+        np.zeros((30, 40, 4), np.uint8),
+        np.zeros((30, 40), np.uint8),
+        np.zeros((40, 30, 3), np.uint8),
+    ],
+    ids=["float", "alpha", "grey", "turned"],
+)
+def test_another_format_is_refused(pixels: Picture) -> None:
+    with pytest.raises(ValueError, match=r"expected uint8 \[30, 40, 3\], got"):
+        preprocess(pixels, fit((40, 30), ResizeMode.CROP, 56, PATCH), CPU)
+
+
+def test_padding_is_white_and_says_where() -> None:
+    how, picture = run(np.zeros((480, 640, 3), np.uint8), ResizeMode.PAD)
+    assert how.resized == (518, 392)
+    assert (how.pad_left, how.pad_top) == (0, 63)
+    assert picture[: how.pad_top].min() == picture[how.pad_top + 392 :].min() == 1.0
+    assert picture[how.pad_top : how.pad_top + 392].max() == 0.0
+
+
+@pytest.mark.parametrize("mode", ResizeMode)
+@pytest.mark.parametrize("width", [1, 2, 13, 518, 8000])
+@pytest.mark.parametrize("height", [1, 3, 700, 9000])
+def test_every_size_gives_a_picture_or_says_which_it_was(width: int, height: int, mode: ResizeMode) -> None:
+    if max(width, height) > 16 * min(width, height):
+        with contextlib.suppress(ValueError):
+            fit((width, height), mode, WIDTH, PATCH)
+        return
+    how = fit((width, height), mode, WIDTH, PATCH)
+    assert all(side % PATCH == 0 and 0 < side <= WIDTH for side in how.model_size)
+    assert max(how.resized) <= 16 * WIDTH
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "reason"),
+    [
+        ((0, 480), ResizeMode.CROP, "0x480 pixels is empty"),
+        ((1000, 10), ResizeMode.CROP, "1000x10 pixels is too thin.*less than half a patch"),
+        ((10, 1000), ResizeMode.PAD, "less than half a patch"),
+        ((10, 1000), ResizeMode.CROP, "resize = 'pad'"),
+    ],
+)
+def test_a_refused_picture_says_why(size: Size, mode: ResizeMode, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        fit(size, mode, WIDTH, PATCH)
+
+
+def test_a_read_only_view_of_shared_memory_is_taken_and_let_go() -> None:
+    pixels = noise((64, 48))
+    pixels.flags.writeable = False
+    how = fit((64, 48), ResizeMode.CROP, 64 - 64 % PATCH, PATCH)
+    picture = preprocess(pixels, how, CPU)
+    before = picture.clone()
+    pixels.flags.writeable = True
+    pixels[:] = 0
+    assert torch.equal(picture, before)
