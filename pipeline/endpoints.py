@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .config import PublishConfig
 from .errors import PublishError
-from .lock_file import HeldError, take_lock
+from .files.lock import HeldError, take_lock
 
 SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from retinad.pipeline.lock_file import HeldError, take_lock
+from retinad.pipeline.files.lock import HeldError, take_lock
 
 
 class DirectoryError(Exception):

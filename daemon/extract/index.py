@@ -10,8 +10,8 @@ import msgspec
 from retinad.pipeline.config import OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.config_diff import differences
 from retinad.pipeline.engine.checkpoint import ModelIdentity
+from retinad.pipeline.files.atomic import written_whole
 from retinad.pipeline.frames import Affine, Flag, Size, TokenGroup
-from retinad.pipeline.whole_file import written_whole
 
 from ..exit_codes import ExitCode, JobError
 

@@ -14,10 +14,10 @@ from typing import Self
 
 import numpy as np
 
+from retinad.pipeline.files.atomic import written_whole
+from retinad.pipeline.files.tensors import Entry, write_tensor_file
 from retinad.pipeline.frames import Features, FeatureTensor, FrameFailure, Outcome
 from retinad.pipeline.messages import tensor_bytes
-from retinad.pipeline.tensor_file import Entry, write_tensor_file
-from retinad.pipeline.whole_file import written_whole
 
 from ..exit_codes import ExitCode, JobError
 from .index import (

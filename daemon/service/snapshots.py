@@ -9,8 +9,8 @@ from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine.checkpoint import SavedStream
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.errors import AdmissionError, StateError
+from retinad.pipeline.files.atomic import PARTIAL
 from retinad.pipeline.frames import Size
-from retinad.pipeline.whole_file import PARTIAL
 from retinad.pipeline.worker import Worker
 
 _log = structlog.get_logger("retinad")

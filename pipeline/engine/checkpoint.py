@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ..cache.kv_pool import Pool, PoolShape
-from ..cache.state_file import StateFile, open_state_file, write_state_file
 from ..cache.stream_cache import StreamState
 from ..cache.window import Layout, Ledger
 from ..config import DType, ModelConfig, NetworkConfig, ResizeMode, StreamConfig
 from ..config_diff import differences
 from ..errors import StateError
+from ..files.state_file import StateFile, open_state_file, write_state_file
 from ..frames import FrameStamp, Size
 from ..model.delta_attention import new_state
 from .outputs import TokenShape

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..config import MixerName, NetworkConfig
 from ..errors import ModelError
-from ..tensor_file import Entry, dtype_name, tensor_bytes, write_tensor_file
+from ..files.tensors import Entry, dtype_name, tensor_bytes, write_tensor_file
 from .aggregator import Aggregator
 from .checkpoint import AGGREGATOR, checkpoint_weights
 from .weight_files import file_sha256, read_state_dict

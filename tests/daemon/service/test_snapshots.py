@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 
 from retinad.client import EndRecord, FeaturesRecord, Record
 from retinad.daemon.service.snapshots import KeptStates
-from retinad.pipeline.cache import state_file
 from retinad.pipeline.config import CameraConfig, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.files import state_file
 from retinad.pipeline.frames import Frame, FrameStamp
 from retinad.pipeline.worker import Worker
 

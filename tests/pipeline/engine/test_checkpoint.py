@@ -15,10 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from retinad.pipeline.cache import state_file
 from retinad.pipeline.config import ModelConfig, ResizeMode, RetentionConfig, StreamConfig
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.errors import AdmissionError, DeviceError, StateError
+from retinad.pipeline.files import state_file
 from retinad.pipeline.frames import Features, Flag, Frame
 
 from .engine_rig import CONFIG, TOLERANCE, alone, assert_same, frame, good, play

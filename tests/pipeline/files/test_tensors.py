@@ -9,8 +9,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from retinad.pipeline.tensor_file import Entry, dtype_name, tensor_bytes, write_tensor_file
-from retinad.pipeline.whole_file import PRIVATE, written_whole
+from retinad.pipeline.files.atomic import PRIVATE, written_whole
+from retinad.pipeline.files.tensors import Entry, dtype_name, tensor_bytes, write_tensor_file
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)

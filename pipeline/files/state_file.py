@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import StateError
-from ..tensor_file import Entry, dtype_name, tensor_bytes, write_tensor_file
-from ..whole_file import PRIVATE
+from .atomic import PRIVATE
+from .tensors import Entry, dtype_name, tensor_bytes, write_tensor_file
 
 PIECE_BYTES = 16 << 20
 """What is copied from the device and brought to the disk at once: writing ends at most one piece after its deadline."""
