@@ -18,7 +18,7 @@ from retinad.kernels.kda import chunk_kda, fused_recurrent_kda
 from retinad.kernels.kda.conv import KEPT, WIDTH, short_convolution
 from retinad.kernels.kda.gated_norm import gated_rms_norm
 
-from .packed import SideBySide
+from .merged_weights import SideBySide
 
 FEW_TOKENS = 64
 """Tokens a sequence up to which one pass token by token is the faster kernel."""

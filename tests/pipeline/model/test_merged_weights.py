@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from retinad.pipeline.model.packed import ROWS, SideBySide
+from retinad.pipeline.model.merged_weights import ROWS, SideBySide
 
 
 def linears() -> nn.ModuleDict:
