@@ -19,7 +19,7 @@ MAY_IMPORT = {
 ONE_FILE_EACH = {
     "cv2": {"pipeline/sources/opencv.py"},
     "flashinfer": {"pipeline/cache/backends/flashinfer.py"},
-    "zmq": {"client/connection.py", "pipeline/publish_socket.py"},
+    "zmq": {"client/connection.py", "pipeline/publish/socket.py"},
 }
 """Libraries whose errors are translated at one place; the client and the publisher each have theirs."""
 

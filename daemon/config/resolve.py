@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
-from retinad.pipeline.endpoints import check_endpoints
 from retinad.pipeline.errors import PublishError, SourceError
+from retinad.pipeline.publish.endpoints import check_endpoints
 from retinad.pipeline.sources.parse import parse_source
 from retinad.pipeline.sources.redact import mask
 

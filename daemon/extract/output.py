@@ -17,7 +17,7 @@ import numpy as np
 from retinad.pipeline.files.atomic import written_whole
 from retinad.pipeline.files.tensors import Entry, write_tensor_file
 from retinad.pipeline.frames import Features, FeatureTensor, FrameFailure, Outcome
-from retinad.pipeline.messages import tensor_bytes
+from retinad.pipeline.publish.encode import tensor_bytes
 
 from ..exit_codes import ExitCode, JobError
 from .index import (

@@ -10,7 +10,7 @@ import structlog
 from retinad.pipeline.capture.camera import CameraState
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.errors import DeviceError
-from retinad.pipeline.publisher import Publisher
+from retinad.pipeline.publish.publisher import Publisher
 from retinad.pipeline.worker import Worker
 
 from ..logs.rate_limit import RateLimit

@@ -76,7 +76,7 @@ def _early_signals() -> Iterator[None]:
 def _load_and_serve(path: Path, log: Log, notifier: Notifier, start_up: StartUp, stack: ExitStack) -> ExitCode:
     # Imported here: what libraries print while they are imported must find the log open.
     from retinad.pipeline.errors import DeviceError, ModelError, PublishError
-    from retinad.pipeline.publisher import check_free
+    from retinad.pipeline.publish.publisher import check_free
 
     from ..config.load import ConfigError, load_config, load_publishing
 

@@ -19,7 +19,7 @@ from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.outputs import largest_record_bytes
 from retinad.pipeline.errors import DeviceError, ModelError
 from retinad.pipeline.frame_queue import FrameQueues
-from retinad.pipeline.publisher import Publisher
+from retinad.pipeline.publish.publisher import Publisher
 from retinad.pipeline.pump import pump
 from retinad.pipeline.worker import Worker
 

@@ -10,7 +10,7 @@ from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import OutputConfig
 from retinad.pipeline.engine.statistics import ModelDescription
 from retinad.pipeline.frame_queue import FrameCounters
-from retinad.pipeline.publisher import Publisher
+from retinad.pipeline.publish.publisher import Publisher
 
 from .cameras import CameraReport
 from .loop_lag import LoopLag

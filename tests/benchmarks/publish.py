@@ -19,7 +19,7 @@ from retinad.client import FeaturesRecord, Subscriber
 from retinad.client.wire import HelloHeader, ModelHeader
 from retinad.pipeline.config import PublishConfig
 from retinad.pipeline.frames import Features, FeatureTensor, FrameStamp, TokenGroup
-from retinad.pipeline.publisher import Publisher
+from retinad.pipeline.publish.publisher import Publisher
 
 MESSAGES = 100
 ROUNDS = 3

@@ -8,7 +8,7 @@ from retinad.pipeline.config import CaptureMode
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.frame_queue import FrameQueues
 from retinad.pipeline.frames import Features, FrameFailure, FrameStamp
-from retinad.pipeline.messages import features_header
+from retinad.pipeline.publish.encode import features_header
 
 
 class Sink:

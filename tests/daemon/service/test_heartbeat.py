@@ -12,7 +12,7 @@ from retinad.daemon.service.loop_lag import LoopLag
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.frame_queue import FrameCounters
-from retinad.pipeline.publisher import PublisherStatistics
+from retinad.pipeline.publish.publisher import PublisherStatistics
 
 pytestmark = pytest.mark.anyio
 

@@ -18,10 +18,10 @@ from zmq.utils.monitor import parse_monitor_message
 
 from retinad.client.wire import Buffer
 
-from .config import CurveConfig, PublishConfig
+from ..config import CurveConfig, PublishConfig
+from ..errors import PublishError
 from .endpoints import ipc_path, is_ipv6
-from .errors import PublishError
-from .peers import Peers
+from .slow_subscribers import Peers
 from .zap import ZAP_ENDPOINT, zap_reply
 
 LINGER_MS = 500

@@ -8,7 +8,7 @@ import pytest
 
 from retinad.client.wire import ContextHeader, FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
 from retinad.pipeline.frames import Context, Features, FeatureTensor, Flag, FrameStamp, TokenGroup
-from retinad.pipeline.messages import features_header, tensor_bytes
+from retinad.pipeline.publish.encode import features_header, tensor_bytes
 
 MODEL = ModelHeader(name="tiny", weights="random:0", mixers=("softmax",))
 FEATURES = Features(

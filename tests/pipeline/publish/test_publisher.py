@@ -21,15 +21,15 @@ import zmq.auth
 
 from retinad.client import CurveKeys, FeaturesRecord, HelloRecord, Kind, Subscriber
 from retinad.client.wire import EndHeader, HelloHeader, ModelHeader, StatusHeader, decode
-from retinad.pipeline import publish_socket
 from retinad.pipeline.config import CurveConfig, PublishConfig
-from retinad.pipeline.endpoints import check_endpoints
 from retinad.pipeline.errors import PublishError
 from retinad.pipeline.frames import Features, FeatureTensor, Flag, FrameStamp, TokenGroup
-from retinad.pipeline.publisher import Publisher
-from retinad.pipeline.zap import zap_reply
+from retinad.pipeline.publish import socket as publish_socket
+from retinad.pipeline.publish.endpoints import check_endpoints
+from retinad.pipeline.publish.publisher import Publisher
+from retinad.pipeline.publish.zap import zap_reply
 
-from ..client.zmtp import GREETING, frame, ready
+from ...client.zmtp import GREETING, frame, ready
 
 TCP = "tcp://127.0.0.1:0"
 

@@ -26,12 +26,12 @@ from retinad.client.wire import (
     topic,
 )
 
-from .config import PublishConfig
+from ..config import PublishConfig
+from ..errors import PublishError
+from ..frames import Features
+from .encode import features_header, tensor_bytes
 from .endpoints import check_endpoints, ipc_lock
-from .errors import PublishError
-from .frames import Features
-from .messages import features_header, tensor_bytes
-from .publish_socket import PublishSocket, open_socket
+from .socket import PublishSocket, open_socket
 
 HELLO_INTERVAL_S = 0.1
 """New subscriptions are answered with one `hello` in this time, however many come."""

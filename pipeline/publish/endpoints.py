@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .config import PublishConfig
-from .errors import PublishError
-from .files.lock import HeldError, take_lock
+from ..config import PublishConfig
+from ..errors import PublishError
+from ..files.lock import HeldError, take_lock
 
 SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux."""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from retinad.client import FeaturesRecord, Subscriber
-from retinad.pipeline import peers
-from retinad.pipeline.peers import Peers
+from retinad.pipeline.publish import slow_subscribers as peers
+from retinad.pipeline.publish.slow_subscribers import Peers
 
 from .test_publisher import make_publisher, poll_until, publish, raw_subscriber
 

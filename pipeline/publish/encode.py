@@ -6,7 +6,7 @@ import numpy as np
 
 from retinad.client.wire import ContextHeader, FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
 
-from .frames import Context, Features, FeatureTensor
+from ..frames import Context, Features, FeatureTensor
 
 
 def features_header(

@@ -1,0 +1,1 @@
+"""ZeroMQ publishing: encoding, sockets, access control, slow subscribers."""
