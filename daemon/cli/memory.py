@@ -19,7 +19,7 @@ from retinad.pipeline.engine.preprocess import Fit, fit
 from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import blank_model
-from retinad.pipeline.sources.parse import SyntheticSpec, parse_source
+from retinad.pipeline.sources.spec import SyntheticSpec, parse_source
 
 from ..config.load import ServiceConfig
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError
-from retinad.pipeline.sources.parse import NETWORK_SCHEMES, PathSpec, parse_source
 from retinad.pipeline.sources.paths import locate
 from retinad.pipeline.sources.redact import mask
+from retinad.pipeline.sources.spec import NETWORK_SCHEMES, PathSpec, parse_source
 
 _MISTYPED = re.compile(rf"({'|'.join(NETWORK_SCHEMES)})[:/]", re.IGNORECASE)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import anyio
 
 from retinad.pipeline.capture.capture import probe
-from retinad.pipeline.capture.protocol import SourceInfo
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError
+from retinad.pipeline.sources.reader import SourceInfo
 from retinad.pipeline.sources.redact import mask
 
 

@@ -22,13 +22,13 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream
 
 from retinad.pipeline.capture.camera import Camera, CameraState, CameraStatus
 from retinad.pipeline.capture.capture import probe
-from retinad.pipeline.capture.protocol import SourceInfo
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.open import open_engine
 from retinad.pipeline.engine.prefetch import Ahead
 from retinad.pipeline.errors import SourceError, StateError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue
 from retinad.pipeline.frames import Flag, Frame, Outcome, Size
+from retinad.pipeline.sources.reader import SourceInfo
 from retinad.pipeline.sources.redact import mask
 from retinad.pipeline.worker import Worker
 

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterable, Sequence
 
 from retinad.pipeline.errors import SourceError
-from retinad.pipeline.sources.parse import PathSpec, parse_source
 from retinad.pipeline.sources.paths import Pictures, locate
+from retinad.pipeline.sources.spec import PathSpec, parse_source
 
 from .index import Failure, ShardEntry, Unreadable
 

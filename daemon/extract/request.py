@@ -11,8 +11,8 @@ from retinad.pipeline.engine.batch_size import RUNS, Room, longest_run
 from retinad.pipeline.engine.checkpoint import ModelIdentity
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import weights_name
-from retinad.pipeline.sources.parse import DeviceSpec, NetworkSpec, PathSpec, parse_source
 from retinad.pipeline.sources.redact import mask
+from retinad.pipeline.sources.spec import DeviceSpec, NetworkSpec, PathSpec, parse_source
 
 from .index import Form, Index, Settings, check_settings
 

@@ -13,11 +13,11 @@ from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
 from ..frame_queue import FrameQueue
 from ..frames import Frame, FrameStamp, Size
+from ..sources.reader import SourceInfo
 from .backoff import Backoff
 from .capture import Capture, Captured, OnLog, ignore_log, open_capture
 from .faults import is_damage
 from .pacing import LONGEST_GAP_NS, SECOND_NS
-from .protocol import SourceInfo
 from .rate import FreezeWatch, RateMeter
 
 OpenCapture = Callable[[CameraConfig, OnLog], AbstractAsyncContextManager[Capture]]

@@ -14,10 +14,11 @@ import msgspec
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
 from ..frames import Pixels
+from ..sources.reader import SourceInfo
 from ..sources.redact import mask
 from .faults import classify
 from .process import CaptureProcess
-from .protocol import Ended, Failed, FromChild, Memory, Opened, Picture, Ready, Release, Rewind, SourceInfo
+from .protocol import Ended, Failed, FromChild, Memory, Opened, Picture, Ready, Release, Rewind
 from .slots import Returns, SlotReader
 
 START_TIMEOUT_S = 30.0

@@ -17,7 +17,8 @@ import numpy as np
 
 from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError
-from ..sources.reader import Grabbed, Reader, RefusedError, UnreadablePicture, load_reader
+from ..sources.open import load_reader
+from ..sources.reader import Grabbed, Reader, RefusedError, UnreadablePicture
 from ..sources.redact import mask
 from .pacing import SECOND_NS, Pacer
 from .protocol import MESSAGE_BYTES, Ended, Failed, FromParent, Memory, Message, Opened, Picture, Ready, Release, Rewind

@@ -1,7 +1,7 @@
 """Decides when a frame is due: a rate cap chooses among a camera's frames, and holds back those of a file."""
 
 from ..config import CameraConfig, CaptureMode
-from .protocol import SourceInfo
+from ..sources.reader import SourceInfo
 
 SECOND_NS = 1_000_000_000
 LONGEST_GAP_NS = 2 * SECOND_NS

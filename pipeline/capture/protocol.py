@@ -1,40 +1,12 @@
 """What the service and a capture process tell each other: msgpack maps over a socket pair, one message a packet."""
 
-from dataclasses import dataclass
-
 import msgspec
 
 from ..errors import SourceFault
+from ..sources.reader import SourceInfo
 
 MESSAGE_BYTES = 65536
 """No message is longer."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceInfo:
-    """What an opened source says of itself. Containers and drivers are often wrong: use the numbers as hints.
-
-    Attributes:
-        backend: what reads it: `ffmpeg`, `v4l2`, `images` or `synthetic`.
-        width: in pixels as reported; each frame has its own size. 0 where only the first frame will tell.
-        height: in pixels, likewise.
-        fps: frames a second as reported, or None.
-        codec: four-character code of the coding, or an empty string.
-        frame_count: frames as reported, or None where unknown or endless.
-        finite: whether the source ends.
-        live: whether frames come when they please (a camera); if not, they are read when they are wanted.
-        notes: what differs from what was asked for, as sentences for people.
-    """
-
-    backend: str
-    width: int = 0
-    height: int = 0
-    fps: float | None = None
-    codec: str = ""
-    frame_count: int | None = None
-    finite: bool = True
-    live: bool = False
-    notes: tuple[str, ...] = ()
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..capture.protocol import SourceInfo
 from ..frames import Pixels
 from . import opencv
 from .exif import orientation, upright
-from .reader import Grabbed, UnreadablePicture
+from .reader import Grabbed, SourceInfo, UnreadablePicture
 
 FOLDER_FPS = 30.0
 """Pictures a second in live mode without an fps cap: a folder has no rate of its own."""

@@ -1,14 +1,37 @@
-"""What a capture process asks of any kind of source, and the choice of the kind."""
+"""What every source gives a capture process: the `Reader` protocol, and what an opened source says of itself."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..capture.protocol import SourceInfo
-from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
 from ..frames import Pixels
-from .parse import DeviceSpec, NetworkSpec, PathSpec, SourceSpec, SyntheticSpec, parse_source
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """What an opened source says of itself. Containers and drivers are often wrong: use the numbers as hints.
+
+    Attributes:
+        backend: what reads it: `ffmpeg`, `v4l2`, `images` or `synthetic`.
+        width: in pixels as reported; each frame has its own size. 0 where only the first frame will tell.
+        height: in pixels, likewise.
+        fps: frames a second as reported, or None.
+        codec: four-character code of the coding, or an empty string.
+        frame_count: frames as reported, or None where unknown or endless.
+        finite: whether the source ends.
+        live: whether frames come when they please (a camera); if not, they are read when they are wanted.
+        notes: what differs from what was asked for, as sentences for people.
+    """
+
+    backend: str
+    width: int = 0
+    height: int = 0
+    fps: float | None = None
+    codec: str = ""
+    frame_count: int | None = None
+    finite: bool = True
+    live: bool = False
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,35 +87,3 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Close the source. Idempotent."""
-
-
-def load_reader(config: CameraConfig) -> Callable[[], Reader]:
-    """Load what a source needs (OpenCV only where it is needed) and return what opens it, as often as wanted.
-
-    Raises:
-        SourceError: the source cannot be read as written. The returned function raises it too: it cannot be opened.
-    """
-    return _opener(parse_source(config.source), config)
-
-
-def _opener(spec: SourceSpec, config: CameraConfig) -> Callable[[], Reader]:
-    match spec:
-        case SyntheticSpec():
-            from .synthetic import SyntheticReader
-
-            return lambda: SyntheticReader(spec)
-        case NetworkSpec(url):
-            from .video import open_stream
-
-            return lambda: open_stream(url, config)
-        case DeviceSpec(path):
-            from .device import open_device
-
-            return lambda: open_device(path, config)
-        case PathSpec(path):
-            from .paths import locate
-
-            locate(path)  # a missing file is told before OpenCV is loaded
-            from .files import open_path
-
-            return lambda: open_path(path, config)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ..capture.protocol import SourceInfo
 from ..frames import Pixels
-from .parse import SyntheticSpec
-from .reader import Grabbed
+from .reader import Grabbed, SourceInfo
+from .spec import SyntheticSpec
 
 _CELLS = ((96, 0.5), (24, 0.3), (8, 0.2))
 """Size in pixels of the texture's blobs, and how much of the contrast each size has."""

@@ -6,14 +6,13 @@ import time
 from contextlib import ExitStack, closing
 from typing import Protocol
 
-from ..capture.protocol import SourceInfo
 from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError, SourceFault
 from ..frames import Pixels
 from . import opencv
 from .ffmpeg_log import FFmpegLog
 from .opencv import Backend, Property, Stream
-from .reader import Grabbed, RefusedError, UnreadablePicture
+from .reader import Grabbed, RefusedError, SourceInfo, UnreadablePicture
 from .redact import redact_url
 
 _ATTEMPTS = 1000

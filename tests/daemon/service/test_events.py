@@ -12,10 +12,10 @@ from retinad.daemon.config.load import load_config
 from retinad.daemon.service.events import CameraLog, different_keys, log_reload, log_start, subscribe_command
 from retinad.daemon.service.startup_times import ReadyTimes
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
-from retinad.pipeline.capture.protocol import SourceInfo
 from retinad.pipeline.config import CurveConfig
 from retinad.pipeline.engine.statistics import ModelDescription
 from retinad.pipeline.errors import SourceFault
+from retinad.pipeline.sources.reader import SourceInfo
 
 TROUBLE = CameraStatus("a", CameraState.BACKOFF, SourceFault.REFUSED, "nothing listens", attempt=1)
 

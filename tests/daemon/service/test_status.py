@@ -5,12 +5,12 @@ from retinad.daemon.service.cameras import CameraReport
 from retinad.daemon.service.loop_lag import LoopLag
 from retinad.daemon.service.status import Announcer, Description, model_header
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
-from retinad.pipeline.capture.protocol import SourceInfo
 from retinad.pipeline.config import CameraConfig, CaptureMode, OutputConfig
 from retinad.pipeline.engine.statistics import ModelDescription
 from retinad.pipeline.errors import SourceFault
 from retinad.pipeline.frame_queue import FrameCounters
 from retinad.pipeline.frames import TokenGroup
+from retinad.pipeline.sources.reader import SourceInfo
 
 COUNTERS = FrameCounters(captured=100, published=70, dropped=20, failed=7, nan=5, decode_errors=6)
 STATUS = CameraStatus(

@@ -11,10 +11,11 @@ import pytest
 
 from retinad.pipeline.capture.camera import Camera, CameraState
 from retinad.pipeline.capture.capture import Captured, OnLog
-from retinad.pipeline.capture.protocol import Ended, SourceInfo
+from retinad.pipeline.capture.protocol import Ended
 from retinad.pipeline.config import CameraConfig, CaptureMode
 from retinad.pipeline.errors import SourceFault
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueues
+from retinad.pipeline.sources.reader import SourceInfo
 
 from .rig import live, lossless, make_rig, play, running
 from .servers import read_number

@@ -11,9 +11,9 @@ import pytest
 from retinad.pipeline.capture.backoff import Backoff
 from retinad.pipeline.capture.camera import CameraState
 from retinad.pipeline.capture.capture import Captured, OnLog
-from retinad.pipeline.capture.protocol import SourceInfo
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError, SourceFault
+from retinad.pipeline.sources.reader import SourceInfo
 
 from .rig import live, make_rig, running
 from .servers import FakeServer, Handler, mjpeg

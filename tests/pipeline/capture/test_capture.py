@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from retinad.pipeline.capture.capture import Captured, open_capture
-from retinad.pipeline.sources.parse import SyntheticSpec
+from retinad.pipeline.sources.spec import SyntheticSpec
 from retinad.pipeline.sources.synthetic import SyntheticScene
 
 from .reading import count, every, numbers

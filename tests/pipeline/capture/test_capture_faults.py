@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from retinad.pipeline.capture.capture import probe
-from retinad.pipeline.capture.protocol import SourceInfo
 from retinad.pipeline.errors import SourceError, SourceFault
+from retinad.pipeline.sources.reader import SourceInfo
 
 from .reading import failure
 from .rig import live, lossless

@@ -3,8 +3,8 @@
 import pytest
 
 from retinad.pipeline.capture.pacing import SECOND_NS, Pacer
-from retinad.pipeline.capture.protocol import SourceInfo
 from retinad.pipeline.config import CameraConfig, CaptureMode
+from retinad.pipeline.sources.reader import SourceInfo
 
 CAMERA = SourceInfo(backend="v4l2", fps=30.0, finite=False, live=True)
 FILE = SourceInfo(backend="ffmpeg", fps=25.0)

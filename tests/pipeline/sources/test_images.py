@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from retinad.pipeline.errors import SourceError, SourceFault
 from retinad.pipeline.sources.exif import orientation, upright
-from retinad.pipeline.sources.files import open_path
 from retinad.pipeline.sources.images import ImagesReader, decode
+from retinad.pipeline.sources.open import open_path
 from retinad.pipeline.sources.paths import list_pictures, match_files, natural_key
 from retinad.pipeline.sources.reader import UnreadablePicture
 

@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 
-from retinad.pipeline.sources.parse import SyntheticSpec
+from retinad.pipeline.sources.spec import SyntheticSpec
 from retinad.pipeline.sources.synthetic import SyntheticReader, SyntheticScene
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from retinad.pipeline.errors import SourceError, SourceFault
-from retinad.pipeline.sources import device
-from retinad.pipeline.sources.device import DeviceReader, check_device, open_device
+from retinad.pipeline.sources import v4l2 as device
 from retinad.pipeline.sources.opencv import Backend, Property, fourcc_number
+from retinad.pipeline.sources.v4l2 import DeviceReader, check_device, open_device
 
 from ..capture.rig import live
 

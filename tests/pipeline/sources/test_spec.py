@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinad.pipeline.errors import SourceError, SourceFault
-from retinad.pipeline.sources.parse import DeviceSpec, NetworkSpec, PathSpec, SourceSpec, SyntheticSpec, parse_source
+from retinad.pipeline.sources.spec import DeviceSpec, NetworkSpec, PathSpec, SourceSpec, SyntheticSpec, parse_source
 
 
 @pytest.mark.parametrize(

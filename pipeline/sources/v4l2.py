@@ -5,13 +5,12 @@ import glob
 import os
 import re
 
-from ..capture.protocol import SourceInfo
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
 from ..frames import Pixels
 from . import opencv
 from .opencv import Backend, Property, Stream
-from .reader import Grabbed, UnreadablePicture
+from .reader import Grabbed, SourceInfo, UnreadablePicture
 
 _BUSY = "another program uses it, or it is no camera"
 
