@@ -6,7 +6,7 @@ from functools import partial
 
 from .delivery import Delivery
 from .engine.engine import Engine
-from .engine.prefetch import Ahead
+from .engine.prefetch import Prefetcher
 from .frame_queue import FrameQueues
 from .frames import Features, Frame, Outcome
 from .worker import Worker
@@ -26,7 +26,7 @@ async def pump(queues: FrameQueues, worker: Worker[Engine], delivery: Delivery, 
     def hand_over(outcomes: list[Outcome], model_done_ns: int) -> None:
         worker.on_loop(partial(delivery.deliver, outcomes, model_done_ns))
 
-    ahead = Ahead(partial(worker.on_loop, partial(queues.peek, max_batch)))
+    ahead = Prefetcher(partial(worker.on_loop, partial(queues.peek, max_batch)))
     done: tuple[list[Outcome], int] | None = None
     while True:
         frames = await queues.take(max_batch) if done is None else queues.take_nowait(max_batch)
@@ -44,7 +44,7 @@ async def flush(camera: str, worker: Worker[Engine], delivery: Delivery) -> None
 
 
 def _step(
-    ahead: Ahead, frames: list[Frame], hand_over: Callable[[list[Outcome], int], None], engine: Engine
+    ahead: Prefetcher, frames: list[Frame], hand_over: Callable[[list[Outcome], int], None], engine: Engine
 ) -> tuple[list[Outcome], int]:
     """Hand over what each forward of a step gave, but for the last one, whose outcomes are returned.
 

@@ -22,7 +22,7 @@ from retinad.pipeline.frame_queue import FrameQueue
 from ..config.load import ServiceConfig
 from ..service.load import make_engine
 from ..service.logged_camera import LoggedCamera
-from ..service.service import Edges, serve
+from ..service.service import Dependencies, serve
 from ..service.systemd import Notifier
 from ..versions import find_versions
 from .engine import measure_engine
@@ -50,7 +50,7 @@ class _Alone:
     fps: float
 
 
-class _BenchEdges:
+class _BenchDependencies:
     """The service's edges: an engine that was measured on its way in, and cameras at the rate that follows from it."""
 
     def __init__(self, plan: BenchPlan) -> None:
@@ -85,7 +85,7 @@ def measure(plan: BenchPlan, config: ServiceConfig) -> Measured:
         BenchError: the run was interrupted, or gave nothing to measure.
         ModelError, DeviceError, PublishError: as from `serve`.
     """
-    edges = _BenchEdges(plan)
+    dependencies = _BenchDependencies(plan)
     endpoint = config.publish.endpoints[0]
     command = [sys.executable, "-P", "-m", f"{__package__}.subscriber", endpoint, str(plan.cameras)]
     # In a session of its own: Ctrl-C is for the service, which ends the subscriber.
@@ -93,8 +93,8 @@ def measure(plan: BenchPlan, config: ServiceConfig) -> Measured:
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
     ) as listener:
         try:
-            _serve(config, edges)
-            alone = edges.alone
+            _serve(config, dependencies)
+            alone = dependencies.alone
             if alone is None:
                 raise BenchError("it was stopped before anything was measured")
             heard = _hear(listener)
@@ -152,13 +152,13 @@ def _percentiles(microseconds: Sequence[float]) -> Percentiles:
     return Percentiles.of([value / 1e3 for value in microseconds])
 
 
-def _serve(config: ServiceConfig, edges: _BenchEdges) -> None:
-    everything = Edges(
+def _serve(config: ServiceConfig, dependencies: _BenchDependencies) -> None:
+    everything = Dependencies(
         load_config=lambda: config,
         configure=lambda config: None,
         versions=find_versions(),
-        make_engine=edges.make_engine,
-        make_camera=edges.make_camera,
+        make_engine=dependencies.make_engine,
+        make_camera=dependencies.make_camera,
     )
     anyio.run(serve, config, everything, Notifier({}))
 

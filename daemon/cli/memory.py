@@ -15,7 +15,7 @@ from retinad.pipeline.config import CameraConfig, ModelConfig, ResizeMode
 from retinad.pipeline.engine.admission import HEADROOM, pool_shape
 from retinad.pipeline.engine.batch_size import step_bytes
 from retinad.pipeline.engine.outputs import TokenShape
-from retinad.pipeline.engine.preprocess import Fit, fit
+from retinad.pipeline.engine.preprocess import ResizeGeometry, resize_geometry
 from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import blank_model
@@ -108,20 +108,20 @@ def _verdict(model: ModelConfig, lasting: int, forward_bytes: int, there: int) -
 
 def tokens_of_a_frame(model: ModelConfig, size: Size = USUAL_SIZE, resize: ResizeMode = ResizeMode.CROP) -> int:
     """P of pictures of this size."""
-    return _tokens(model, fit(size, resize, model.image_width, model.network.patch_size)).tokens
+    return _tokens(model, resize_geometry(size, resize, model.image_width, model.network.patch_size)).tokens
 
 
 def _share(model: ModelConfig, camera: CameraConfig, known: Size | None) -> _Share:
-    how = fit(known or USUAL_SIZE, camera.resize, model.image_width, model.network.patch_size)
-    tokens, shape = _tokens(model, how), pool_shape(model)
+    geometry = resize_geometry(known or USUAL_SIZE, camera.resize, model.image_width, model.network.patch_size)
+    tokens, shape = _tokens(model, geometry), pool_shape(model)
     layout = tokens.layout(camera.stream)
-    width, height = how.model_size
+    width, height = geometry.model_size
     pictures = camera.stream.scale_frames * 3 * width * height if camera.stream.epoch_frames else 0
     taken = shape.bytes_of(layout) + pictures
     assumed = "" if known else ", assumed"
     lines = [
         f"{camera.name}: {gib(taken)}",
-        f"    pictures of {'{}x{}'.format(*how.source_size)}{assumed}, {width}x{height} in the model",
+        f"    pictures of {'{}x{}'.format(*geometry.source_size)}{assumed}, {width}x{height} in the model",
         f"    memory: {shape.describe(layout) if model.running_mixers else 'none, with no global block that runs'}",
     ]
     if pictures:
@@ -129,15 +129,15 @@ def _share(model: ModelConfig, camera: CameraConfig, known: Size | None) -> _Sha
     frame_bytes = step_bytes(model, tokens)
     lines.append(f"    a step computes with about {gib(camera.run * frame_bytes)} for {_counted(camera.run)}")
     frames = max(camera.run, camera.stream.scale_frames)
-    return _Share(taken, frames, frame_bytes, how.model_size, "\n".join(lines))
+    return _Share(taken, frames, frame_bytes, geometry.model_size, "\n".join(lines))
 
 
 def _counted(frames: int) -> str:
     return f"{frames} frame{'s' * (frames > 1)}"
 
 
-def _tokens(model: ModelConfig, how: Fit) -> TokenShape:
-    return TokenShape.of(model.network, how.grid)
+def _tokens(model: ModelConfig, geometry: ResizeGeometry) -> TokenShape:
+    return TokenShape.of(model.network, geometry.grid)
 
 
 def _known_size(camera: CameraConfig) -> Size | None:

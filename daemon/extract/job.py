@@ -24,7 +24,7 @@ from retinad.pipeline.capture.camera import Camera, CameraState, CameraStatus
 from retinad.pipeline.capture.capture import probe
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.open import open_engine
-from retinad.pipeline.engine.prefetch import Ahead
+from retinad.pipeline.engine.prefetch import Prefetcher
 from retinad.pipeline.errors import SourceError, StateError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue
 from retinad.pipeline.frames import Flag, Frame, Outcome, Size
@@ -191,7 +191,7 @@ class _Job:
         send: ObjectSendStream[_Done],
         output: Output,
     ) -> None:
-        ahead = Ahead(partial(worker.on_loop, partial(queue.peek, queue.run)))
+        ahead = Prefetcher(partial(worker.on_loop, partial(queue.peek, queue.run)))
         kept_at, pause_s = time.monotonic(), self._wanted.save_every_s
         while frames := await self._gather(queue):
             self._next_seq = frames[-1].stamp.source_seq + 1
@@ -294,7 +294,7 @@ class _Job:
         self._news.set()
 
 
-def _step(ahead: Ahead, frames: list[Frame], engine: Engine) -> list[Outcome]:
+def _step(ahead: Prefetcher, frames: list[Frame], engine: Engine) -> list[Outcome]:
     return [outcome for part in ahead.step(engine, frames) for outcome in part.outcomes]
 
 

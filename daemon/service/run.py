@@ -110,15 +110,15 @@ def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier, st
     import anyio
 
     from ..config.load import load_config
-    from .service import Edges, serve
+    from .service import Dependencies, serve
 
-    edges = Edges(
+    dependencies = Dependencies(
         load_config=partial(load_config, path),
         configure=partial(_configure, log),
         versions=find_versions(),
         start_up=start_up,
     )
-    return anyio.run(serve, config, edges, notifier)
+    return anyio.run(serve, config, dependencies, notifier)
 
 
 def _configure(log: Log, config: "ServiceConfig") -> None:

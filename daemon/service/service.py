@@ -52,7 +52,7 @@ _log = structlog.get_logger("retinad")
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class Dependencies:
     """Where the service meets the world; tests put something of their own there.
 
     Attributes:
@@ -72,7 +72,7 @@ class Edges:
     start_up: StartUp = field(default_factory=lambda: StartUp(KernelCache(None)))
 
 
-async def serve(config: ServiceConfig, edges: Edges, notifier: Notifier) -> ExitCode:
+async def serve(config: ServiceConfig, dependencies: Dependencies, notifier: Notifier) -> ExitCode:
     """Run until told to stop (SIGTERM, SIGINT) or, with `exit_when_done`, until every source has ended.
 
     SIGHUP reads the config again: cameras are added, removed or exchanged without disturbing the others; a config that
@@ -88,15 +88,15 @@ async def serve(config: ServiceConfig, edges: Edges, notifier: Notifier) -> Exit
         DeviceError: the device failed.
     """
     try:
-        return await _Service(config, edges, notifier).run()
+        return await _Service(config, dependencies, notifier).run()
     except BaseExceptionGroup as group:
         raise only_error(group) from None
 
 
 class _Service:
-    def __init__(self, config: ServiceConfig, edges: Edges, notifier: Notifier) -> None:
+    def __init__(self, config: ServiceConfig, dependencies: Dependencies, notifier: Notifier) -> None:
         self._config = config
-        self._edges = edges
+        self._dependencies = dependencies
         self._notifier = notifier
         self._stop = anyio.Event()
         self._reload = anyio.Event()
@@ -105,7 +105,7 @@ class _Service:
         self._queues = FrameQueues()
 
     async def run(self) -> ExitCode:
-        self._edges.start_up.enter()
+        self._dependencies.start_up.enter()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._receive_signals, name="signals")
             code = await self._run_parts()
@@ -114,7 +114,7 @@ class _Service:
         return code
 
     async def _run_parts(self) -> ExitCode:
-        description = Description(self._config.model.output, self._edges.versions)
+        description = Description(self._config.model.output, self._dependencies.versions)
         with Publisher(
             self._config.publish,
             model=ModelHeader(name=self._config.model.name, weights="loading"),
@@ -135,12 +135,12 @@ class _Service:
         async with anyio.create_task_group() as loading:
             loading.start_soon(self._cancel_on_stop, loading, name="stop while loading")
             worker = await load_worker(
-                lambda: self._edges.make_engine(self._config),
+                lambda: self._dependencies.make_engine(self._config),
                 self._config.model.step_timeout_s,
                 resources,
                 self._notifier,
             )
-            self._edges.start_up.loaded()
+            self._dependencies.start_up.loaded()
             loading.cancel_scope.cancel()
         return worker
 
@@ -151,7 +151,7 @@ class _Service:
         delivery = Delivery(self._queues, publisher, FailureLog())
         states = KeptStates(self._config.states_dir, worker)
         tasks = anyio.create_task_group()
-        cameras = Cameras(tasks, self._queues, worker, delivery, announcer, self._edges.make_camera, states)
+        cameras = Cameras(tasks, self._queues, worker, delivery, announcer, self._dependencies.make_camera, states)
         description.models, description.cameras = (publisher.model,), lambda: cameras.reports
         limit_s, heartbeat_s = self._config.model.step_timeout_s, self._config.publish.heartbeat_s
         reporting = partial(report, cameras, announcer, publisher, self._notifier, self._lag, heartbeat_s)
@@ -160,8 +160,8 @@ class _Service:
                 tasks.start_soon(pump, self._queues, worker, delivery, self._config.model.max_batch, name="pump")
                 tasks.start_soon(end_when_hung, worker, limit_s, name="end when hung")
                 tasks.start_soon(beat, publisher, worker, self._notifier, self._lag, name="beat")
-                times = self._edges.start_up.ready(load_times)
-                log_start(model, publisher.endpoints, self._config, self._edges.versions, times)
+                times = self._dependencies.start_up.ready(load_times)
+                log_start(model, publisher.endpoints, self._config, self._dependencies.versions, times)
                 self._notifier.ready()
                 await cameras.apply(self._config.cameras)
                 await self._until_stop(cameras, publisher, worker, reporting)
@@ -222,7 +222,7 @@ class _Service:
         )
         if needs_restart := list(different_keys(fixed, config)):
             _log.warning("some of the new config needs a restart", keys=needs_restart)
-        self._edges.configure(fixed)
+        self._dependencies.configure(fixed)
         await cameras.apply(fixed.cameras)
         log_reload(self._config, fixed)
         self._config = fixed
@@ -231,7 +231,7 @@ class _Service:
         """The config as it is now; None if there is none to be had, which the log explains."""
         try:
             with anyio.fail_after(_RELOAD_S):
-                return await anyio.to_thread.run_sync(self._edges.load_config, abandon_on_cancel=True)
+                return await anyio.to_thread.run_sync(self._dependencies.load_config, abandon_on_cancel=True)
         except (ConfigError, ModelError) as error:
             _log.error("the new config is wrong, the old one stays", problems=str(error))
         except TimeoutError:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ..backend import runs_triton
 from .checks import FLOATS, expect
-from .preprocess_tables import PictureTables, Taps
+from .preprocess_tables import ImageTables, Taps
 
 WHITE = 255
 
 
-def preprocess(pixels: Tensor, tables: PictureTables, between: Tensor | None, out: Tensor, patch_size: int = 0) -> None:
+def preprocess(pixels: Tensor, tables: ImageTables, between: Tensor | None, out: Tensor, patch_size: int = 0) -> None:
     """Write the picture that the model sees.
 
     Args:
@@ -44,14 +44,14 @@ def preprocess(pixels: Tensor, tables: PictureTables, between: Tensor | None, ou
 
 
 def preprocess_reference(
-    pixels: Tensor, tables: PictureTables, between: Tensor | None, out: Tensor, patch_size: int = 0
+    pixels: Tensor, tables: ImageTables, between: Tensor | None, out: Tensor, patch_size: int = 0
 ) -> None:
     """The same in plain PyTorch."""
     _preprocess_reference(pixels[tables.first_row : tables.stop_row], tables, between, out, patch_size)
 
 
 def _preprocess_reference(
-    pixels: Tensor, tables: PictureTables, between: Tensor | None, out: Tensor, patch_size: int
+    pixels: Tensor, tables: ImageTables, between: Tensor | None, out: Tensor, patch_size: int
 ) -> None:
     if tables.columns is not None and between is not None:
         pixels = between.copy_(_filtered(pixels.transpose(0, 1), tables.columns).transpose(0, 1))
@@ -74,7 +74,7 @@ def _filtered(pixels: Tensor, taps: Taps) -> Tensor:
     return total.round_().clamp_(0, 255)
 
 
-def _check(pixels: Tensor, tables: PictureTables, between: Tensor | None, out: Tensor, patch_size: int) -> None:
+def _check(pixels: Tensor, tables: ImageTables, between: Tensor | None, out: Tensor, patch_size: int) -> None:
     width, height = tables.source_size
     expect("pixels", pixels, (height, width, 3), (torch.uint8,), tables.levels)
     if (between is None) != (tables.columns is None):

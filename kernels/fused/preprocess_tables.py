@@ -11,7 +11,7 @@ SUPPORT = 2.0
 """Source pixels on each side of its centre that the cubic filter reaches, where pictures are enlarged."""
 
 
-class Fit(Protocol):
+class ResizeGeometry(Protocol):
     """How pictures of one size become the model's; all sizes are width and height."""
 
     @property
@@ -53,7 +53,7 @@ class Taps:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PictureTables:
+class ImageTables:
     """What `preprocess` needs to know of one size of pictures.
 
     Attributes:
@@ -81,21 +81,30 @@ class PictureTables:
         return (self.stop_row - self.first_row, width, 3)
 
 
-def picture_tables(how: Fit, mean: Sequence[float], std: Sequence[float], device: torch.device) -> PictureTables:
+def image_tables(
+    geometry: ResizeGeometry, mean: Sequence[float], std: Sequence[float], device: torch.device
+) -> ImageTables:
     """Make the tables of one size, once; they are kept by the caller.
 
     Args:
-        how: sizes, crop and padding.
+        geometry: sizes, crop and padding.
         mean, std: of red, green and blue, in [0, 1]; subtracted, then divided by.
         device: where the tables will lie.
     """
-    width, height = how.source_size
-    rows, first, stop = _model_rows(how)
-    columns = None if how.resized[0] == width else _on(*_taps(width, how.resized[0]), device)
+    width, height = geometry.source_size
+    rows, first, stop = _model_rows(geometry)
+    columns = None if geometry.resized[0] == width else _on(*_taps(width, geometry.resized[0]), device)
     scale = torch.arange(256, dtype=torch.float32)[None] / 255.0
     levels = (scale - torch.tensor(mean)[:, None]) / torch.tensor(std)[:, None]
-    return PictureTables(
-        (width, height), how.model_size, first, stop, columns, _on(*rows, device), how.pad_left, levels.to(device)
+    return ImageTables(
+        (width, height),
+        geometry.model_size,
+        first,
+        stop,
+        columns,
+        _on(*rows, device),
+        geometry.pad_left,
+        levels.to(device),
     )
 
 
@@ -122,14 +131,14 @@ def _cubic(x: Tensor) -> Tensor:
     return near.where(x < 1, far.where(x < 2, 0.0))
 
 
-def _model_rows(how: Fit) -> tuple[tuple[Tensor, Tensor], int, int]:
+def _model_rows(geometry: ResizeGeometry) -> tuple[tuple[Tensor, Tensor], int, int]:
     # The filter of each row of the result, and the first and last + 1 of the source rows that it reads.
-    source, resized, rows = how.source_size[1], how.resized[1], how.model_size[1]
+    source, resized, rows = geometry.source_size[1], geometry.resized[1], geometry.model_size[1]
     if source == resized:
         starts, weights = torch.arange(source), torch.ones(1, source)
     else:
         starts, weights = _taps(source, resized)
-    row = torch.arange(rows) + how.crop_top - how.pad_top
+    row = torch.arange(rows) + geometry.crop_top - geometry.pad_top
     inside = (row >= 0) & (row < resized)
     starts, weights = starts[row.clamp(0, resized - 1)], weights[:, row.clamp(0, resized - 1)]
     first, stop = int(starts.min()), int(starts.max()) + len(weights)

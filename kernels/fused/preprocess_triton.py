@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .preprocess_tables import PictureTables, Taps
+from .preprocess_tables import ImageTables, Taps
 
 BLOCK_E = 256
 """Bytes of one row that a program makes: on an H200 programs of 2 to 8 rows took up to twice as long."""
@@ -22,7 +22,7 @@ def launch_columns(pixels: Tensor, taps: Taps, between: Tensor) -> None:
     )
 
 
-def launch_rows(pixels: Tensor, tables: PictureTables, out: Tensor, patch_size: int) -> None:
+def launch_rows(pixels: Tensor, tables: ImageTables, out: Tensor, patch_size: int) -> None:
     """Filter pixels [rows, n, 3] over the height and write the result's numbers."""
     width, height = tables.model_size
     rows_kernel[(height, triton.cdiv(width * 3, BLOCK_E))](

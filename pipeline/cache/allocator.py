@@ -36,7 +36,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class SpanAllocator:
     """All spans of a buffer.
 
     Attributes:
@@ -67,7 +67,7 @@ class Spans:
         """Whether a gap is large enough."""
         return self._find(page_tokens, pages) is not None
 
-    def allocate(self, owner: int, page_tokens: int, pages: int) -> "Spans":
+    def allocate(self, owner: int, page_tokens: int, pages: int) -> "SpanAllocator":
         """With a span more, in the first gap that is large enough.
 
         Raises:
@@ -78,11 +78,11 @@ class Spans:
             raise ValueError(f"no {pages} pages of {page_tokens} tokens in a row among {self.capacity} places")
         return self._with(Span(owner, start, page_tokens, pages))
 
-    def free(self, owner: int) -> "Spans":
+    def free(self, owner: int) -> "SpanAllocator":
         """Without a stream's span, if it has one."""
         return replace(self, held=tuple(span for span in self.held if span.owner != owner))
 
-    def packed(self, owner: int, page_tokens: int, pages: int) -> "Spans":
+    def packed(self, owner: int, page_tokens: int, pages: int) -> "SpanAllocator":
         """With a span more, and all of them moved together, in a buffer of just their size.
 
         Spans of one page size come together: the only places lost are fewer than a page between two sizes.
@@ -90,7 +90,7 @@ class Spans:
         Raises:
             ValueError: a size is below 1, or the owner has a span already.
         """
-        result = Spans()
+        result = SpanAllocator()
         wanted = (*self.held, Span(owner, 0, page_tokens, pages))
         for span in sorted(wanted, key=lambda span: span.page_tokens):
             start = -(-result.capacity // span.page_tokens) * span.page_tokens
@@ -115,7 +115,7 @@ class Spans:
         if len({span.owner for span in self.held}) < len(self.held):
             raise ValueError(f"a stream has two spans: {self.held}")
 
-    def _with(self, span: Span) -> "Spans":
+    def _with(self, span: Span) -> "SpanAllocator":
         held = tuple(sorted((*self.held, span), key=lambda span: span.start))
         result = replace(self, held=held)
         result.check_integrity()

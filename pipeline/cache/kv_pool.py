@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..errors import AdmissionError
 from ..model.devices import is_device_failure
-from .allocator import Span, Spans
-from .recurrent_pool import NO_STATES, StatePool, StateShape
-from .window import Layout
+from .allocator import Span, SpanAllocator
+from .recurrent_pool import NO_STATES, RecurrentStatePool, StateShape
+from .window import CacheLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class PoolShape:
         """Bytes of a stream apart from its tokens."""
         return self.states.stream_bytes
 
-    def bytes_of(self, layout: Layout) -> int:
+    def bytes_of(self, layout: CacheLayout) -> int:
         """Bytes of a stream with this layout."""
         return pages_of(layout) * layout.frame_tokens * self.token_bytes + self.stream_bytes
 
@@ -50,7 +50,7 @@ class PoolShape:
         """Bytes of a token: keys and values of all layers."""
         return self.layers * 2 * self.heads * self.head_dim * self.dtype.itemsize
 
-    def describe(self, layout: Layout) -> str:
+    def describe(self, layout: CacheLayout) -> str:
         """How much memory a stream takes, as a sum that can be checked."""
         tokens = (
             f"{layout.slots} frames of {layout.frame_tokens} tokens and {layout.history_slots} x {layout.kept_tokens} "
@@ -62,7 +62,7 @@ class PoolShape:
         return f"{gib(self.bytes_of(layout))} for {tokens}{states}"
 
 
-def pages_of(layout: Layout) -> int:
+def pages_of(layout: CacheLayout) -> int:
     """Pages that a stream takes: a page holds a frame's tokens, and the history takes as many as it fills."""
     return -(-layout.tokens // layout.frame_tokens)
 
@@ -76,7 +76,7 @@ def gib(count: int) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
-class Pool:
+class KVCachePool:
     """Owns the buffers. Streams are numbered; the numbers are never used again.
 
     Attributes:
@@ -91,9 +91,9 @@ class Pool:
     def __init__(self, shape: PoolShape, limit_bytes: int | None = None) -> None:
         self.shape = shape
         self._limit_bytes = limit_bytes
-        self._spans = Spans()
+        self._spans = SpanAllocator()
         self._buffers = [self._empty(0) for _ in range(shape.layers)]
-        self.states = StatePool(shape.states)
+        self.states = RecurrentStatePool(shape.states)
         self._rows: dict[int, int] = {}
         self._next_owner = 0
         self._replaced = 0
@@ -117,7 +117,7 @@ class Pool:
         return self._rows[owner]
 
     @property
-    def spans(self) -> Spans:
+    def spans(self) -> SpanAllocator:
         """Who holds what."""
         return self._spans
 
@@ -132,11 +132,11 @@ class Pool:
         shape = (count, page_tokens, *keys.shape[1:])
         return keys[: count * page_tokens].view(shape), values[: count * page_tokens].view(shape)
 
-    def can_allocate(self, layout: Layout) -> bool:
+    def can_allocate(self, layout: CacheLayout) -> bool:
         """Whether a stream would be let in, as far as the limit says."""
         return self._refusal(layout) is None
 
-    def allocate(self, layout: Layout) -> int:
+    def allocate(self, layout: CacheLayout) -> int:
         """Take places for a stream; they may hold anything. The streams' spans may move.
 
         Returns:
@@ -179,7 +179,7 @@ class Pool:
         self._free_row(owner)
         self._spans = self._spans.free(owner)
         if not self._spans.held and self._spans.capacity:
-            self._spans = Spans()
+            self._spans = SpanAllocator()
             self._buffers = [self._empty(0) for _ in self._buffers]
             self._replaced += 1
             self._trim()
@@ -212,7 +212,7 @@ class Pool:
         with torch.inference_mode(False):  # else nothing outside inference mode could write to it
             return torch.empty((2, tokens, shape.heads, shape.head_dim), dtype=shape.dtype, device=shape.device)
 
-    def _refusal(self, layout: Layout) -> str | None:
+    def _refusal(self, layout: CacheLayout) -> str | None:
         page_tokens, pages = layout.frame_tokens, pages_of(layout)
         if self._limit_bytes is None:
             return None
@@ -221,7 +221,7 @@ class Pool:
         needed = spans.capacity * self.shape.token_bytes + self.states.nbytes_with_another
         return None if needed <= self._limit_bytes else self._no_room(layout)
 
-    def _no_room(self, layout: Layout) -> str:
+    def _no_room(self, layout: CacheLayout) -> str:
         used = self._spans.used * self.shape.token_bytes + len(self._spans.held) * self.shape.stream_bytes
         most = "" if self._limit_bytes is None else f", of {gib(self._limit_bytes)} at most"
         return (
@@ -229,7 +229,7 @@ class Pool:
             f"{len(self._spans.held)} streams hold {gib(used)}{most}"
         )
 
-    def _rebuild(self, spans: Spans) -> None:
+    def _rebuild(self, spans: SpanAllocator) -> None:
         old, done = self._spans, 0
         try:
             for index in range(self.shape.layers):
@@ -248,7 +248,7 @@ class Pool:
         if self.shape.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _move(self, index: int, before: Spans, after: Spans) -> None:
+    def _move(self, index: int, before: SpanAllocator, after: SpanAllocator) -> None:
         source, target = self._buffers[index], self._empty(after.capacity)
         moving = {span.owner: span for span in after.held}
         for span in before.held:

@@ -11,7 +11,7 @@ INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class VisibleRanges:
     """What the queries of a frame see, or of several frames that see the same: places counted from the pool's first.
 
     Attributes:
@@ -30,11 +30,11 @@ class Sight:
         return sum(stop - start for start, stop in self.ranges)
 
 
-def sights_of(span: Span, plan: StepPlan) -> tuple[Sight, ...]:
+def visible_ranges(span: Span, plan: StepPlan) -> tuple[VisibleRanges, ...]:
     """What the frames of a step of a stream in `span` see, in order; frames in a row that see the same are one."""
     seen = [(visible, len(tuple(frames))) for visible, frames in groupby(plan.frames, key=lambda frame: frame.visible)]
     return tuple(
-        Sight(
+        VisibleRanges(
             count * span.page_tokens,
             tuple((span.start + start, span.start + stop) for start, stop in visible),
             span.page_tokens,
@@ -62,7 +62,7 @@ class PageTable:
     last_page_tokens: tuple[int, ...]
 
     @classmethod
-    def of(cls, sights: Sequence[Sight]) -> "PageTable":
+    def of(cls, sights: Sequence[VisibleRanges]) -> "PageTable":
         """The tables of a step.
 
         Raises:

@@ -35,7 +35,7 @@ NO_STATES = StateShape(0, streaming_config(1, 1), torch.float32, torch.device("c
 """Where no `kda` block runs."""
 
 
-class StatePool:
+class RecurrentStatePool:
     """Owns the rows. It grows by doubling, and goes with the last stream. Rows of no layers take nothing.
 
     Attributes:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ..model.delta_attention import KimiDeltaAttention
-from .kv_pool import Pool
-from .page_table import Sight, sights_of
+from .kv_pool import KVCachePool
+from .page_table import VisibleRanges, visible_ranges
 from .scan_order import SKIP, StreamScan, WaveTensors, waves
 from .step_tables import StepTables, TableRow
 from .stream_cache import StreamState
-from .window import Move, StepPlan
+from .window import CopyOp, StepPlan
 
 Attend = Callable[[int, Tensor], Tensor]
 """Attention in a layer (its index) of the step's queries [R, H, D] to what their streams see; gives the same shape."""
@@ -30,7 +30,7 @@ class Backend(Protocol):
 
     whole_pages: bool
 
-    def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
+    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
         """Prepare a step, once for all its layers, from host values only.
 
         Args:
@@ -74,7 +74,7 @@ class Step:
         self.plans = tuple(state.ledger.plan(count) for state, count in zip(states, frames, strict=True))
         spans = [state.span for state in states]
         self._parts = tuple(_Part(*part) for part in zip(states, self.plans, (s.start for s in spans), strict=True))
-        seen = [sight for span, plan in zip(spans, self.plans, strict=True) for sight in sights_of(span, plan)]
+        seen = [sight for span, plan in zip(spans, self.plans, strict=True) for sight in visible_ranges(span, plan)]
         self._attend = backend.plan(self._pool, seen)
         self._waves: tuple[WaveTensors, ...] = ()
         self._written = self._committed = False
@@ -123,7 +123,7 @@ class Step:
         self._written = True
         rows = [row for part in self._parts for row in self._table_rows(part)]
         moves = [
-            Move(part.start + move.source, part.start + move.target, move.tokens)
+            CopyOp(part.start + move.source, part.start + move.target, move.tokens)
             for part in self._parts
             for move in part.plan.evictions
         ]
@@ -198,7 +198,7 @@ def _in_order(done: Sequence[WaveTensors], outputs: Sequence[Tensor]) -> Tensor:
     return torch.empty_like(joined).index_copy_(0, torch.cat([wave.frames for wave in done]), joined)
 
 
-def _move(buffer: Tensor, start: int, moves: tuple[Move, ...]) -> None:
+def _move(buffer: Tensor, start: int, moves: tuple[CopyOp, ...]) -> None:
     for move in moves:
         source, target = start + move.source, start + move.target
         buffer[:, target : target + move.tokens] = buffer[:, source : source + move.tokens]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .window import MOST_RANGES, Move, Range, padded
+from .window import MOST_RANGES, CopyOp, Range, padded
 
 _ALIGNED = 2
 """Every part begins at a multiple of 16 bytes: kernels are compiled anew for pointers that do not."""
@@ -85,7 +85,7 @@ class StepTables:
         copied.flat.copy_(self.flat, non_blocking=True)
         return copied
 
-    def fill(self, rows: Sequence[TableRow], moves: Sequence[Move]) -> None:
+    def fill(self, rows: Sequence[TableRow], moves: Sequence[CopyOp]) -> None:
         """Write a step, on the host."""
         for target, values in (
             (self.times, [row.time for row in rows]),

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .allocator import Span
-from .kv_pool import Pool
-from .window import Ledger
+from .kv_pool import KVCachePool
+from .window import StreamWindow
 
 
 @dataclass(slots=True, eq=False)
@@ -21,13 +21,13 @@ class StreamState:
         carried: whether what `kda` layers keep is that of the epoch before, which has scanned the next frames already.
     """
 
-    ledger: Ledger
-    pool: Pool
+    ledger: StreamWindow
+    pool: KVCachePool
     owner: int
     carried: bool = False
 
     @classmethod
-    def allocate(cls, pool: Pool, ledger: Ledger) -> "StreamState":
+    def allocate(cls, pool: KVCachePool, ledger: StreamWindow) -> "StreamState":
         """A stream whose ledger is given, usually an empty one, with places in the pool that hold nothing yet.
 
         Raises:
@@ -59,12 +59,12 @@ class StreamState:
         return tuple(layer[:, start:stop] for start, stop in self.ledger.kept)
 
     def states(self, index: int) -> tuple[Tensor, ...]:
-        """What a `kda` layer keeps, views: see `StatePool.read`."""
+        """What a `kda` layer keeps, views: see `RecurrentStatePool.read`."""
         return self.pool.states.read(index, self.pool.row(self.owner))
 
     def reset(self, *, carry: bool = False) -> None:
         """Forget everything; the places are kept. `carry` keeps what `kda` layers have, for a new epoch."""
-        self.ledger = Ledger(self.ledger.layout)
+        self.ledger = StreamWindow(self.ledger.layout)
         self.carried = carry
 
     def free(self) -> None:

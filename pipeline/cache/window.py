@@ -25,7 +25,7 @@ MOST_RANGES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CacheLayout:
     """Sizes of a stream's storage.
 
     Attributes:
@@ -51,7 +51,7 @@ class Layout:
     run: int = 1
 
     @classmethod
-    def of(cls, stream: StreamConfig, frame_tokens: int, special_tokens: int) -> "Layout":
+    def of(cls, stream: StreamConfig, frame_tokens: int, special_tokens: int) -> "CacheLayout":
         """The layout for frames of `frame_tokens` tokens, the first `special_tokens` of which are special."""
         retention, run = stream.retention, stream.run
         pinned = stream.scale_frames if retention.include_scale_frames else 0
@@ -90,7 +90,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class CopyOp:
     """Copy `tokens` tokens from place `source` to place `target`."""
 
     source: int
@@ -131,9 +131,9 @@ class StepPlan:
 
     frames: tuple[FramePlan, ...]
     first: bool
-    evictions: tuple[Move, ...]
-    late_evictions: tuple[Move, ...]
-    after: "Ledger"
+    evictions: tuple[CopyOp, ...]
+    late_evictions: tuple[CopyOp, ...]
+    after: "StreamWindow"
 
     @property
     def keeps(self) -> bool:
@@ -142,7 +142,7 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class StreamWindow:
     """What a stream's storage holds, as a value: until a step's `after` is taken, nothing has changed.
 
     Attributes:
@@ -152,7 +152,7 @@ class Ledger:
         later: frames after the first step, non-keyframes included.
     """
 
-    layout: Layout
+    layout: CacheLayout
     committed: int = 0
     pinned: int = 0
     later: int = 0
@@ -223,7 +223,7 @@ class Ledger:
         return frame if pinned else frame % self.layout.ring
 
     def _plan_run(self, frames: int) -> StepPlan:
-        ledger, planned, evictions, passing = self, list[FramePlan](), list[Move](), 0
+        ledger, planned, evictions, passing = self, list[FramePlan](), list[CopyOp](), 0
         for _ in range(frames):
             if ledger.later % self.layout.keyframe_interval:
                 passing += 1
@@ -255,12 +255,12 @@ class Ledger:
     def _history_start(self) -> int:
         return self._place(self.pinned + self.layout.ring)
 
-    def _moves(self, places: Sequence[int], first_number: int) -> tuple[Move, ...]:
+    def _moves(self, places: Sequence[int], first_number: int) -> tuple[CopyOp, ...]:
         if not self.layout.history:
             return ()
         start, tokens = self._history_start, self.layout.kept_tokens
         return tuple(
-            Move(place, start + number % self.layout.history_slots * tokens, tokens)
+            CopyOp(place, start + number % self.layout.history_slots * tokens, tokens)
             for number, place in enumerate(places, first_number)
         )
 

@@ -18,7 +18,7 @@ import numpy as np
 from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError
 from ..sources.open import load_reader
-from ..sources.reader import Grabbed, Reader, RefusedError, UnreadablePicture
+from ..sources.reader import Grabbed, Reader, RefusedError, UnreadableImage
 from ..sources.redact import mask
 from .pacing import SECOND_NS, Pacer
 from .protocol import MESSAGE_BYTES, Ended, Failed, FromParent, Memory, Message, Opened, Picture, Ready, Release, Rewind
@@ -33,7 +33,7 @@ class ParentGone(Exception):
     """The service closed its end: there is nobody to read frames."""
 
 
-class Link:
+class ParentChannel:
     """The child's end of the socket pair, and the slots that come back through it."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -95,15 +95,15 @@ class Link:
             raise ParentGone from exc
 
 
-class Pass:
+class CaptureLoop:
     """One pass through an open source."""
 
-    def __init__(self, link: Link, reader: Reader) -> None:
-        self._link = link
+    def __init__(self, parent: ParentChannel, reader: Reader) -> None:
+        self._parent = parent
         self._reader = reader
-        self._slots = link.slots
-        self._waits = link.config.mode is CaptureMode.LOSSLESS
-        self._pacer = Pacer(reader.info, link.config)
+        self._slots = parent.slots
+        self._waits = parent.config.mode is CaptureMode.LOSSLESS
+        self._pacer = Pacer(reader.info, parent.config)
         self._shape: tuple[int, ...] | None = None
         if reader.info.width and reader.info.height:
             self._shape = (reader.info.height, reader.info.width, 3)
@@ -112,17 +112,17 @@ class Pass:
     def run(self) -> None:
         """Deliver every frame, then say that the source ended."""
         while (grabbed := self._reader.grab()) is not None:
-            self._link.pump()
+            self._parent.pump()
             self._failed += grabbed.lost
             self._frames += grabbed.lost
             wait_ns = self._pacer.wait_ns(time.monotonic_ns(), grabbed.pts_ns)
             if wait_ns is None:
                 continue
             if wait_ns:
-                self._link.pause(wait_ns / SECOND_NS)
+                self._parent.pause(wait_ns / SECOND_NS)
             self._deliver(grabbed)
             self._frames += 1
-        self._link.send(Ended(self._frames, self._skipped, self._failed))
+        self._parent.send(Ended(self._frames, self._skipped, self._failed))
 
     def _deliver(self, grabbed: Grabbed) -> None:
         unix_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
@@ -132,7 +132,7 @@ class Pass:
             return
         try:
             slot, (height, width, _) = self._fill(slot)
-        except UnreadablePicture as exc:
+        except UnreadableImage as exc:
             self._slots.free(self._slots.generation, slot)
             self._failed += 1
             sys.stderr.write(f"left out: {exc}\n")
@@ -150,12 +150,12 @@ class Pass:
             failed=self._failed,
         )
         self._skipped = self._failed = 0
-        self._link.send(picture)
+        self._parent.send(picture)
 
     def _free_slot(self) -> int | None:
         self._slots.reserve(int(np.prod(self._shape or (1,))))
         while (slot := self._slots.take()) is None and self._waits:
-            self._link.pump(None)
+            self._parent.pump(None)
         return slot
 
     def _fill(self, slot: int) -> tuple[int, tuple[int, ...]]:
@@ -179,23 +179,23 @@ def main() -> None:
     _die_with_parent()
     with socket.socket(fileno=int(sys.argv[1])) as sock:
         try:
-            _serve(Link(sock))
+            _serve(ParentChannel(sock))
         except ParentGone:
             return
 
 
-def _serve(link: Link) -> None:
+def _serve(parent: ParentChannel) -> None:
     try:
-        opener = load_reader(link.config)
-        link.send(Ready())
+        opener = load_reader(parent.config)
+        parent.send(Ready())
         while True:
             with closing(opener()) as reader:
-                link.send(Opened(reader.info))
-                Pass(link, reader).run()
-            link.await_rewind()
+                parent.send(Opened(reader.info))
+                CaptureLoop(parent, reader).run()
+            parent.await_rewind()
     except SourceError as exc:
         guess = exc.guess if isinstance(exc, RefusedError) else None
-        link.send(Failed(exc.fault, mask(str(exc), link.config.source), guess))
+        parent.send(Failed(exc.fault, mask(str(exc), parent.config.source), guess))
 
 
 def _die_with_parent() -> None:

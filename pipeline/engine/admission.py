@@ -2,9 +2,9 @@
 
 import torch
 
-from ..cache.kv_pool import Pool, PoolShape, gib
+from ..cache.kv_pool import KVCachePool, PoolShape, gib
 from ..cache.recurrent_pool import StateShape
-from ..cache.window import Layout
+from ..cache.window import CacheLayout
 from ..config import ModelConfig, StreamConfig
 from ..errors import AdmissionError
 from ..model.delta_attention import streaming_config
@@ -36,7 +36,7 @@ def memory_limit(device: torch.device) -> int | None:
     return max(0, free - total // HEADROOM)
 
 
-def check_admission(camera: str, stream: StreamConfig, opened: int, config: ModelConfig, pool: Pool) -> None:
+def check_admission(camera: str, stream: StreamConfig, opened: int, config: ModelConfig, pool: KVCachePool) -> None:
     """Let one stream more in, or refuse it before its first frame.
 
     Args:
@@ -56,7 +56,7 @@ def check_admission(camera: str, stream: StreamConfig, opened: int, config: Mode
         )
 
 
-def _largest(stream: StreamConfig, config: ModelConfig) -> Layout:
+def _largest(stream: StreamConfig, config: ModelConfig) -> CacheLayout:
     # The highest picture there is, a square one.
     side = config.image_width // config.network.patch_size
     return TokenShape.of(config.network, (side, side)).layout(stream)

@@ -12,7 +12,7 @@ from ..frames import Size
 from ..model.devices import torch_dtype
 from .admission import memory_limit, pool_shape
 from .outputs import TokenShape
-from .preprocess import fit
+from .preprocess import resize_geometry
 
 RUNS = (32, 16, 8, 4, 2, 1)
 """What is tried, the longest first."""
@@ -57,8 +57,8 @@ def longest_run(
         AdmissionError: not even the last fits; the message has the sum.
         ValueError: a picture of this size cannot be fitted to the model.
     """
-    how = fit(size, resize, model.image_width, model.network.patch_size)
-    tokens, shape = TokenShape.of(model.network, how.grid), pool_shape(model)
+    geometry = resize_geometry(size, resize, model.image_width, model.network.patch_size)
+    tokens, shape = TokenShape.of(model.network, geometry.grid), pool_shape(model)
     for run in runs:
         layout = tokens.layout(replace(stream, run_frames=run))
         memory = shape.bytes_of(layout)

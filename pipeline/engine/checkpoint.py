@@ -9,9 +9,9 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ..cache.kv_pool import Pool, PoolShape
+from ..cache.kv_pool import KVCachePool, PoolShape
 from ..cache.stream_cache import StreamState
-from ..cache.window import Layout, Ledger
+from ..cache.window import CacheLayout, StreamWindow
 from ..config import DType, ModelConfig, NetworkConfig, ResizeMode, StreamConfig
 from ..config_diff import differences
 from ..errors import StateError
@@ -19,7 +19,7 @@ from ..files.state_file import StateFile, open_state_file, write_state_file
 from ..frames import FrameStamp, Size
 from ..model.delta_attention import new_state
 from .outputs import TokenShape
-from .preprocess import Fit, fit
+from .preprocess import ResizeGeometry, resize_geometry
 from .stream import Stream
 
 SCHEMA = 2
@@ -62,7 +62,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Where a stream stands; see `Ledger` and `Stream`."""
+    """Where a stream stands; see `StreamWindow` and `Stream`."""
 
     committed: int
     pinned: int
@@ -121,7 +121,7 @@ def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: fl
     write_state_file(path, header.decode(), tensors, deadline_s)
 
 
-def load_stream(stream: Stream, model: ModelIdentity, pool: Pool, image_width: int, path: Path) -> SavedStream:
+def load_stream(stream: Stream, model: ModelIdentity, pool: KVCachePool, image_width: int, path: Path) -> SavedStream:
     """Let a stream go on from a file, whatever it remembered before.
 
     Its next frame goes on from there if it has the same size, whatever connection it comes from.
@@ -137,30 +137,30 @@ def load_stream(stream: Stream, model: ModelIdentity, pool: Pool, image_width: i
     setting = Setting(model, stream.config, stream.resize)
     with open_state_file(path) as file:
         saved = _checked(file, setting, path)
-        how = _fitted(saved, image_width, path)
+        geometry = _fitted(saved, image_width, path)
         layout = TokenShape.of(model.network, saved.grid).layout(stream.config)
         ledger = _ledger(saved, layout, path)
         for name, dtype, extent in _expected(pool.shape, ledger):
             file.check(name, dtype, extent)
         # On the device before the stream is touched: there may be no room for them.
         names, device = [_picture(index) for index in range(saved.recent)], pool.shape.device
-        levels = [file.tensor(name, torch.uint8, _extent(how)).to(device) for name in names]
+        levels = [file.tensor(name, torch.uint8, _extent(geometry)).to(device) for name in names]
         _replace(stream, pool, ledger, file)
-    _resume(stream, saved, how, levels)
+    _resume(stream, saved, geometry, levels)
     return saved
 
 
-def _saved(stream: Stream, ledger: Ledger, setting: Setting) -> SavedStream:
+def _saved(stream: Stream, ledger: StreamWindow, setting: Setting) -> SavedStream:
     assert stream.last is not None, "checked by the caller"
-    stamp, how = stream.last
+    stamp, geometry = stream.last
     return SavedStream(
         schema=SCHEMA,
         camera=stream.camera,
         saved_unix_ns=time.time_ns(),
         setting=setting,
         source_size=stamp.source_size,
-        model_size=how.model_size,
-        grid=how.grid,
+        model_size=geometry.model_size,
+        grid=geometry.grid,
         counters=Counters(
             ledger.committed,
             ledger.pinned,
@@ -189,34 +189,34 @@ def _checked(file: StateFile, setting: Setting, path: Path) -> SavedStream:
     return saved
 
 
-def _fitted(saved: SavedStream, image_width: int, path: Path) -> Fit:
+def _fitted(saved: SavedStream, image_width: int, path: Path) -> ResizeGeometry:
     patch_size = saved.setting.model.network.patch_size
     try:
-        how = fit(saved.source_size, saved.setting.resize, image_width, patch_size)
+        geometry = resize_geometry(saved.source_size, saved.setting.resize, image_width, patch_size)
     except ValueError as error:
         raise StateError(f"{path} is for another stream: {error}") from error
-    if (how.model_size, how.grid) != (saved.model_size, saved.grid):
+    if (geometry.model_size, geometry.grid) != (saved.model_size, saved.grid):
         raise StateError(
             f"{path} is for another stream: the model saw pictures of {saved.source_size[0]}x{saved.source_size[1]} "
-            f"pixels at {saved.model_size}, now it sees them at {how.model_size}"
+            f"pixels at {saved.model_size}, now it sees them at {geometry.model_size}"
         )
-    return how
+    return geometry
 
 
-def _ledger(saved: SavedStream, layout: Layout, path: Path) -> Ledger:
+def _ledger(saved: SavedStream, layout: CacheLayout, path: Path) -> StreamWindow:
     counters = saved.counters
     pinned = range(1, layout.pinned + 1) if layout.pinned else range(1)
     if counters.committed < max(1, counters.pinned) or counters.pinned not in pinned or counters.later < 0:
         raise StateError(f"{path} contradicts itself: {counters}")
-    return Ledger(layout, counters.committed, counters.pinned, counters.later)
+    return StreamWindow(layout, counters.committed, counters.pinned, counters.later)
 
 
-def _replace(stream: Stream, pool: Pool, ledger: Ledger, file: StateFile) -> None:
+def _replace(stream: Stream, pool: KVCachePool, ledger: StreamWindow, file: StateFile) -> None:
     stream.restart()
     stream.waiting.clear()
     if stream.state is None or stream.state.ledger.layout != ledger.layout:
         stream.free()
-        stream.state = StreamState.allocate(pool, Ledger(ledger.layout))
+        stream.state = StreamState.allocate(pool, StreamWindow(ledger.layout))
     try:
         stream.state.ledger = ledger
         for name, target in _named(stream.state):
@@ -226,18 +226,18 @@ def _replace(stream: Stream, pool: Pool, ledger: Ledger, file: StateFile) -> Non
         raise
 
 
-def _resume(stream: Stream, saved: SavedStream, how: Fit, levels: list[Tensor]) -> None:
+def _resume(stream: Stream, saved: SavedStream, geometry: ResizeGeometry, levels: list[Tensor]) -> None:
     stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, saved.source_size)
     stream.epoch, stream.next_frame = saved.counters.epoch, saved.counters.next_frame
-    stream.reset, stream.last, stream.restored = saved.counters.reset, (stamp, how), True
+    stream.reset, stream.last, stream.restored = saved.counters.reset, (stamp, geometry), True
     stream.ended = saved.counters.ended
     if stream.state is not None:
         stream.state.carried = saved.counters.carried
     stream.recent.put(levels)
 
 
-def _extent(how: Fit) -> tuple[int, int, int]:
-    width, height = how.model_size
+def _extent(geometry: ResizeGeometry) -> tuple[int, int, int]:
+    width, height = geometry.model_size
     return 3, height, width
 
 
@@ -252,7 +252,7 @@ def _named(state: StreamState) -> list[tuple[str, Tensor]]:
     return named
 
 
-def _expected(shape: PoolShape, ledger: Ledger) -> Iterator[tuple[str, torch.dtype, tuple[int, ...]]]:
+def _expected(shape: PoolShape, ledger: StreamWindow) -> Iterator[tuple[str, torch.dtype, tuple[int, ...]]]:
     # What `_named` gives of a state with this ledger, before there is one.
     for index in range(shape.layers):
         for number, (start, stop) in enumerate(ledger.kept):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..cache.kv_pool import Pool
+from ..cache.kv_pool import KVCachePool
 from ..cache.step import Step
 from ..cache.step_tables import StepTables
 from ..config import OutputConfig
@@ -58,7 +58,7 @@ class _Graph:
         return self.output
 
 
-class FusedSteps:
+class CudaGraphRunner:
     """Runs steps by fused kernels, and on CUDA as graphs where it can.
 
     Args:
@@ -68,7 +68,7 @@ class FusedSteps:
         capture: whether to capture graphs.
     """
 
-    def __init__(self, fused: FusedAggregator, pool: Pool, output: OutputConfig, *, capture: bool) -> None:
+    def __init__(self, fused: FusedAggregator, pool: KVCachePool, output: OutputConfig, *, capture: bool) -> None:
         self._fused = fused
         self._pool = pool
         self._output = output
@@ -183,7 +183,7 @@ class FusedSteps:
 
 class _CapturedMemory:
     # A step's memory by its tables alone: one frame of each stream, every frame a sequence of its own.
-    def __init__(self, pool: Pool, tables: StepTables, frame_tokens: int) -> None:
+    def __init__(self, pool: KVCachePool, tables: StepTables, frame_tokens: int) -> None:
         self._pool = pool
         cuts = torch.arange(tables.frames + 1) * frame_tokens
         self._sequences = Sequences(cuts.to(tables.flat.device), cuts, tables.rows, tables.written)

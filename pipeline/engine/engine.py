@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..cache.backends.select import choose_backend
-from ..cache.kv_pool import Pool
+from ..cache.kv_pool import KVCachePool
 from ..config import ModelConfig, ResizeMode, StreamConfig
 from ..errors import AdmissionError
 from ..frames import PATCH_GROUPS, Frame, FrameStamp, Outcome, Size
@@ -26,10 +26,10 @@ from ..model.weight_files import file_note
 from .admission import check_admission, memory_limit, pool_shape
 from .checkpoint import ModelIdentity, SavedStream, load_stream, save_stream
 from .execution import choose_execution
-from .executor import Part, Runner
+from .executor import BatchExecutor, StepOutput
 from .images import Pictures
-from .model_runner import Forward, Meanwhile, Segment
-from .preprocess import Fit, fit
+from .model_runner import FrameChunk, ModelRunner, WhileDeviceBusy
+from .preprocess import ResizeGeometry, resize_geometry
 from .statistics import EngineStatistics, LoadTimes, ModelDescription, StreamStatistics, stream_statistics
 from .stream import Stream
 
@@ -57,7 +57,7 @@ class Engine:
             torch.cuda.set_device(self._device)
         model, weights = load_model(config)
         shape = pool_shape(config)
-        self._pool = Pool(shape, memory_limit(self._device))
+        self._pool = KVCachePool(shape, memory_limit(self._device))
         loaded_s = time.monotonic()
         attention = choose_backend(config, shape)
         fused = choose_execution(config, model, self._pool, attention.backend)
@@ -77,8 +77,8 @@ class Engine:
         self._config = config
         self._whole_pages = attention.backend.whole_pages
         self._identity = ModelIdentity.of(config, weights)
-        self._forward = Forward(model, config, self._pool, attention.backend, fused.steps)
-        self._runner = Runner(self._forward, config)
+        self._model_runner = ModelRunner(model, config, self._pool, attention.backend, fused.steps)
+        self._executor = BatchExecutor(self._model_runner, config)
         self._pictures = Pictures(self._device)
         self._streams: dict[str, Stream] = {}
 
@@ -96,7 +96,7 @@ class Engine:
     def statistics(self) -> EngineStatistics:
         """Counts and memory; takes no time worth speaking of."""
         return replace(
-            self._runner.counts, streams=tuple(stream_statistics(stream) for stream in self._streams.values())
+            self._executor.counts, streams=tuple(stream_statistics(stream) for stream in self._streams.values())
         )
 
     def open_stream(self, camera: str, stream: StreamConfig, resize: ResizeMode) -> None:
@@ -169,7 +169,7 @@ class Engine:
         try:
             return load_stream(self._open(camera), self._identity, self._pool, self._config.image_width, path)
         except (RuntimeError, MemoryError) as error:  # torch's
-            self._runner.check(error)
+            self._executor.check(error)
             if is_out_of_memory(error):
                 raise AdmissionError(f"no memory to go on from {path}: {error}") from error
             raise
@@ -195,20 +195,22 @@ class Engine:
 
         They are kept on the device until the next call. What cannot be fitted is left to the step, which tells why.
         """
-        fits: list[tuple[Frame, Fit]] = []
+        fits: list[tuple[Frame, ResizeGeometry]] = []
         for frame in frames:
             stream = self._streams.get(frame.stamp.camera)
             if stream is not None:
                 with suppress(ValueError):
-                    fits.append((frame, self._fit(frame.stamp.source_size, stream.resize)))
+                    fits.append((frame, self._geometry(frame.stamp.source_size, stream.resize)))
         self._pictures.prepare(fits)
 
-    def step(self, frames: Sequence[Frame], meanwhile: Meanwhile | None = None) -> list[Outcome]:
-        """`step_in_parts`, all parts together."""
-        return [outcome for part in self.step_in_parts(frames, meanwhile) for outcome in part.outcomes]
+    def step(self, frames: Sequence[Frame], while_device_busy: WhileDeviceBusy | None = None) -> list[Outcome]:
+        """`step_outputs`, all parts together."""
+        return [outcome for part in self.step_outputs(frames, while_device_busy) for outcome in part.outcomes]
 
     @torch.inference_mode()
-    def step_in_parts(self, frames: Sequence[Frame], meanwhile: Meanwhile | None = None) -> Iterator[Part]:
+    def step_outputs(
+        self, frames: Sequence[Frame], while_device_busy: WhileDeviceBusy | None = None
+    ) -> Iterator[StepOutput]:
         """Take frames, of each camera one or some that follow each other, and give what is ready.
 
         Pictures that have the same size in the model run in one forward, whatever the age of their streams, at most
@@ -223,8 +225,8 @@ class Engine:
 
         Args:
             frames: what to take.
-            meanwhile: called while a GPU runs the step's last forward and this thread would only wait, so not on a CPU.
-                It may call `prepare`.
+            while_device_busy: called while a GPU runs the step's last forward pass and this thread would only wait, so
+                never on a CPU. It may call `prepare`.
 
         Yields:
             features and failures, those of a forward as soon as they are there; to be asked for to the end. A camera's
@@ -239,7 +241,7 @@ class Engine:
         for frame in frames:
             runs.setdefault(frame.stamp.camera, deque()).append(frame)
         while any(runs.values()):
-            yield from self._round([run for run in runs.values() if run], started_ns, meanwhile)
+            yield from self._round([run for run in runs.values() if run], started_ns, while_device_busy)
 
     @torch.inference_mode()
     def warm_up(self, sizes: Sequence[Size]) -> None:
@@ -255,11 +257,17 @@ class Engine:
             torch.OutOfMemoryError: the device has no room for one frame.
         """
         modes = {stream.resize for stream in self._streams.values()} or {ResizeMode.CROP}
-        fits = {how.model_size: how for size in sizes for how in (self._fit(size, mode) for mode in sorted(modes))}
-        for how in fits.values():
-            self._rehearse(how)
+        fits = {
+            geometry.model_size: geometry
+            for size in sizes
+            for geometry in (self._geometry(size, mode) for mode in sorted(modes))
+        }
+        for geometry in fits.values():
+            self._rehearse(geometry)
 
-    def _round(self, runs: Sequence[deque[Frame]], started_ns: int, meanwhile: Meanwhile | None) -> Iterator[Part]:
+    def _round(
+        self, runs: Sequence[deque[Frame]], started_ns: int, while_device_busy: WhileDeviceBusy | None
+    ) -> Iterator[StepOutput]:
         # One forward of each camera at most; takes the frames that go into it from their runs.
         streams: list[Stream] = []
         for run in runs:
@@ -269,10 +277,10 @@ class Engine:
             while run and not (stream is not None and stream.full):
                 yield from self._admit(run.popleft(), started_ns)
         renewal_ns = time.monotonic_ns()
-        self._runner.renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
+        self._executor.renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
         started_ns += time.monotonic_ns() - renewal_ns  # the step's frames wait for it, as in the queue
-        ready = [Segment(stream, stream.take()) for stream in streams if stream.ready]
-        yield from self._runner.run(ready, started_ns, last=not any(runs), meanwhile=meanwhile)
+        ready = [FrameChunk(stream, stream.take()) for stream in streams if stream.ready]
+        yield from self._executor.run(ready, started_ns, last=not any(runs), while_device_busy=while_device_busy)
 
     def _possible(self, stream: StreamConfig) -> StreamConfig:
         if not self._config.running_mixers:
@@ -286,43 +294,43 @@ class Engine:
             raise ValueError(f"camera {camera!r} has no stream")
         return self._streams[camera]
 
-    def _rehearse(self, how: Fit) -> None:
+    def _rehearse(self, geometry: ResizeGeometry) -> None:
         stream = Stream("warm-up", StreamConfig(scale_frames=1, window=1, history_frames=1), ResizeMode.CROP)
-        stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, how.source_size)
-        width, height = how.source_size
+        stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, geometry.source_size)
+        width, height = geometry.source_size
         blank = np.zeros((height, width, 3), np.uint8)
         try:
             for _ in range(2):
-                stream.add(stamp, self._pictures.make(blank, how), how, preprocess_us=0)
-                self._runner.rehearse(Segment(stream, stream.take()))
+                stream.add(stamp, self._pictures.make(blank, geometry), geometry, preprocess_us=0)
+                self._executor.rehearse(FrameChunk(stream, stream.take()))
         finally:
             stream.free()
 
-    def _admit(self, frame: Frame, started_ns: int) -> Iterator[Part]:
+    def _admit(self, frame: Frame, started_ns: int) -> Iterator[StepOutput]:
         # Lets the frame wait in its stream. Gives its own failure, or what waited before it and cannot wait for more.
         stamp, begun_ns = frame.stamp, time.monotonic_ns()
         stream = self._streams.get(stamp.camera)
         if stream is None:
-            yield Part(self._runner.fail([stamp], "its camera has no stream"))
+            yield StepOutput(self._executor.fail([stamp], "its camera has no stream"))
             return
         try:
-            how = self._fit(stamp.source_size, stream.resize)
-            image = self._pictures.of(frame, how)
+            geometry = self._geometry(stamp.source_size, stream.resize)
+            image = self._pictures.of(frame, geometry)
         except (ValueError, RuntimeError) as error:  # RuntimeError: torch's, of which out of memory is one
-            yield Part(self._runner.failed([stamp], error))
+            yield StepOutput(self._executor.failed([stamp], error))
             return
         preprocess_us = (time.monotonic_ns() - begun_ns) // 1000
         if stream.breaks_with(stamp):
             yield from self._release(stream, started_ns)
             stream.restart()
-        stream.add(stamp, image, how, preprocess_us)
+        stream.add(stamp, image, geometry, preprocess_us)
 
-    def _fit(self, size: Size, mode: ResizeMode) -> Fit:
-        return fit(size, mode, self._config.image_width, self._config.network.patch_size)
+    def _geometry(self, size: Size, mode: ResizeMode) -> ResizeGeometry:
+        return resize_geometry(size, mode, self._config.image_width, self._config.network.patch_size)
 
-    def _release(self, stream: Stream, started_ns: int) -> Iterator[Part]:
+    def _release(self, stream: Stream, started_ns: int) -> Iterator[StepOutput]:
         if stream.waiting:
-            yield from self._runner.run([Segment(stream, stream.take())], started_ns)
+            yield from self._executor.run([FrameChunk(stream, stream.take())], started_ns)
 
 
 def _check(config: ModelConfig) -> None:

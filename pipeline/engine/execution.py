@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from ..cache.backends.triton import RangedBackend
-from ..cache.kv_pool import Pool
+from ..cache.backends.triton import TritonBackend
+from ..cache.kv_pool import KVCachePool
 from ..cache.step import Backend
 from ..compatibility import execution_conflicts, fusing_obstacle, refuse
 from ..config import ModelConfig
 from ..model.aggregator import Aggregator
 from ..model.checkpoint import Network
-from .cuda_graphs import FusedSteps
+from .cuda_graphs import CudaGraphRunner
 from .fused_model import FusedAggregator
 
 
@@ -23,20 +23,20 @@ class Execution:
     """
 
     name: str
-    steps: FusedSteps | None
+    steps: CudaGraphRunner | None
 
 
-def choose_execution(config: ModelConfig, model: Network, pool: Pool, backend: Backend) -> Execution:
+def choose_execution(config: ModelConfig, model: Network, pool: KVCachePool, backend: Backend) -> Execution:
     """The execution of a loaded model.
 
     Raises:
         ModelError: what the config names cannot run with this model, attention or device.
     """
-    obstacle = fusing_obstacle(config, triton=isinstance(backend, RangedBackend))
+    obstacle = fusing_obstacle(config, triton=isinstance(backend, TritonBackend))
     refuse(execution_conflicts(config, obstacle))
     if config.execution == "plain" or obstacle is not None:
         return Execution("plain", None)
     assert isinstance(model, Aggregator), "a network of depth 0 has nothing to fuse"
     capture = config.execution != "fused"
-    steps = FusedSteps(FusedAggregator(model), pool, config.output, capture=capture)
+    steps = CudaGraphRunner(FusedAggregator(model), pool, config.output, capture=capture)
     return Execution("captured" if capture else "fused", steps)

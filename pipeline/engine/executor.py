@@ -7,13 +7,13 @@ from ..config import ModelConfig
 from ..errors import ModelError
 from ..frames import Features, Flag, FrameFailure, FrameStamp, Outcome
 from .device_faults import DeviceFaults
-from .model_runner import Batch, Forward, Meanwhile, Segment, batches
+from .model_runner import Batch, FrameChunk, ModelRunner, WhileDeviceBusy, batches
 from .statistics import EngineStatistics
 from .stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StepOutput:
     """Outcomes of a step that are there at once.
 
     Attributes:
@@ -25,7 +25,7 @@ class Part:
     last: bool = False
 
 
-class Runner:
+class BatchExecutor:
     """Batches segments, runs them, and starts streams anew that fail or whose numbers are not finite.
 
     Every method raises DeviceError where the device itself failed, or does so again and again (see `DeviceFaults`).
@@ -34,64 +34,64 @@ class Runner:
         counts: what was run so far; without the streams.
 
     Args:
-        forward: runs a batch.
+        model_runner: runs a batch.
         config: what the model is.
     """
 
-    def __init__(self, forward: Forward, config: ModelConfig) -> None:
+    def __init__(self, model_runner: ModelRunner, config: ModelConfig) -> None:
         self.counts = EngineStatistics()
-        self._forward = forward
+        self._model_runner = model_runner
         self._config = config
         self._faults = DeviceFaults(config.device)
 
     def run(
         self,
-        segments: Sequence[Segment],
+        chunks: Sequence[FrameChunk],
         started_ns: int,
         *,
         last: bool = False,
-        meanwhile: Meanwhile | None = None,
-    ) -> Iterator[Part]:
+        while_device_busy: WhileDeviceBusy | None = None,
+    ) -> Iterator[StepOutput]:
         """Run segments of different streams; every frame of them comes out.
 
         Args:
-            segments: frames taken from their streams.
+            chunks: frames taken from their streams.
             started_ns: monotonic time at which the step began.
             last: whether they are the step's last ones.
-            meanwhile: for the step's last batch, see `Forward.run`.
+            while_device_busy: for the step's last batch, see `ModelRunner.run`.
         """
-        prepared: list[Segment] = []
-        for segment in segments:
+        prepared: list[FrameChunk] = []
+        for chunk in chunks:
             try:
-                self._forward.prepare(segment)
+                self._model_runner.prepare(chunk)
             except (ModelError, RuntimeError) as error:
-                segment.stream.restart()
-                yield Part(self.failed([frame.stamp for frame in segment.frames], error))
+                chunk.stream.restart()
+                yield StepOutput(self.failed([frame.stamp for frame in chunk.frames], error))
             else:
-                prepared.append(segment)
+                prepared.append(chunk)
         runs = list(batches(prepared, self._config.max_batch))
         for batch in runs:
             is_last = last and batch is runs[-1]
-            yield Part(self._run(batch, started_ns, meanwhile if is_last else None), is_last)
+            yield StepOutput(self._run(batch, started_ns, while_device_busy if is_last else None), is_last)
 
     def renew(self, streams: Sequence[Stream], started_ns: int) -> None:
         """Begin new epochs with the streams' last frames. What fails leaves its streams empty: with the next frame."""
-        segments = [Segment(stream, stream.renew()) for stream in streams]
-        for batch in batches(segments, self._config.max_batch):
+        chunks = [FrameChunk(stream, stream.renew()) for stream in streams]
+        for batch in batches(chunks, self._config.max_batch):
             try:
                 self._advance(batch, started_ns, None)
             except Exception as error:  # whatever it was, the frames that come next are not lost
                 self._faults.run_failed(error)
 
-    def rehearse(self, segment: Segment) -> None:
+    def rehearse(self, chunk: FrameChunk) -> None:
         """Run a segment, and count nothing.
 
         Raises:
             RuntimeError: whatever failed, as it came.
         """
         try:
-            self._forward.prepare(segment)
-            self._forward.run((segment,), started_ns=0)
+            self._model_runner.prepare(chunk)
+            self._model_runner.run((chunk,), started_ns=0)
         except RuntimeError as error:
             self._faults.check(error)
             raise
@@ -110,21 +110,21 @@ class Runner:
         self.counts = self.counts.plus(failures=len(stamps))
         return [FrameFailure(stamp, reason) for stamp in stamps]
 
-    def _run(self, batch: Batch, started_ns: int, meanwhile: Meanwhile | None) -> list[Outcome]:
+    def _run(self, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None) -> list[Outcome]:
         try:
-            features = self._advance(batch, started_ns, meanwhile)
+            features = self._advance(batch, started_ns, while_device_busy)
         except Exception as error:  # whatever it was, no frame may be lost
             self._faults.run_failed(error)
-            return self.fail([frame.stamp for segment in batch for frame in segment.frames], _reason(error))
+            return self.fail([frame.stamp for chunk in batch for frame in chunk.frames], _reason(error))
         spoilt = sum(Flag.NAN in record.flags for record in features)
         self.counts = self.counts.plus(features=len(features), nan_frames=spoilt)
         return list(features)
 
-    def _advance(self, batch: Batch, started_ns: int, meanwhile: Meanwhile | None) -> list[Features]:
+    def _advance(self, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None) -> list[Features]:
         try:
-            features = self._forward.run(batch, started_ns, meanwhile)
+            features = self._model_runner.run(batch, started_ns, while_device_busy)
         except Exception:
-            _restart(batch, {segment.stream.camera for segment in batch})
+            _restart(batch, {chunk.stream.camera for chunk in batch})
             raise
         # First blocks tell nothing of the runs that follow them: where those fail, each failure is followed by one.
         if not all(Flag.WARMUP in record.flags for record in features):
@@ -139,6 +139,6 @@ def _reason(error: Exception) -> str:
 
 
 def _restart(batch: Batch, cameras: set[str]) -> None:
-    for segment in batch:
-        if segment.stream.camera in cameras:
-            segment.stream.restart()
+    for chunk in batch:
+        if chunk.stream.camera in cameras:
+            chunk.stream.restart()

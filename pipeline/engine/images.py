@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from retinad.kernels.fused.preprocess import preprocess as run_kernels
-from retinad.kernels.fused.preprocess_tables import PictureTables, picture_tables
+from retinad.kernels.fused.preprocess_tables import ImageTables, image_tables
 
 from ..frames import Frame, FrameStamp, Pixels
-from .preprocess import Fit, preprocess, upload
+from .preprocess import ResizeGeometry, preprocess, upload
 
 KEPT_FITS = 16
 """Sizes of pictures whose filters are kept, some ten kilobytes each."""
@@ -39,28 +39,28 @@ class Pictures:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._has_kernels = device.type == "cuda" and importlib.util.find_spec("triton") is not None
-        self._tables: dict[Fit, PictureTables] = {}
-        self._ahead: dict[FrameStamp, tuple[Fit, Tensor]] = {}
+        self._tables: dict[ResizeGeometry, ImageTables] = {}
+        self._ahead: dict[FrameStamp, tuple[ResizeGeometry, Tensor]] = {}
         self._copiers = ThreadPoolExecutor(COPIERS - 1, "retinad-copy")
 
-    def prepare(self, frames: Sequence[tuple[Frame, Fit]]) -> None:
+    def prepare(self, frames: Sequence[tuple[Frame, ResizeGeometry]]) -> None:
         """Make pictures for `of`, in place of those that were made ahead before. What cannot be made is left out."""
         self._ahead.clear()
-        for frame, how in frames:
+        for frame, geometry in frames:
             with suppress(ValueError, RuntimeError):  # RuntimeError: torch's, of which out of memory is one
-                self._ahead[frame.stamp] = how, self.make(frame.pixels, how)
+                self._ahead[frame.stamp] = geometry, self.make(frame.pixels, geometry)
 
-    def of(self, frame: Frame, how: Fit) -> Tensor:
+    def of(self, frame: Frame, geometry: ResizeGeometry) -> Tensor:
         """A frame's picture: the one made ahead, which is then let go, or a new one; see `preprocess`."""
         made = self._ahead.pop(frame.stamp, None)
-        return made[1] if made is not None and made[0] == how else self.make(frame.pixels, how)
+        return made[1] if made is not None and made[0] == geometry else self.make(frame.pixels, geometry)
 
-    def make(self, pixels: Pixels, how: Fit) -> Tensor:
+    def make(self, pixels: Pixels, geometry: ResizeGeometry) -> Tensor:
         """See `preprocess`."""
         if not self._has_kernels:
-            return preprocess(pixels, how, self._device)
-        source, tables = upload(pixels, how, self._device, self._copy), self._tables_of(how)
-        width, height = how.model_size
+            return preprocess(pixels, geometry, self._device)
+        source, tables = upload(pixels, geometry, self._device, self._copy), self._tables_of(geometry)
+        width, height = geometry.model_size
         out = torch.empty((3, height, width), device=self._device)
         between = None
         if tables.columns is not None:
@@ -76,10 +76,10 @@ class Pictures:
         for copy in copies:
             copy.result()
 
-    def _tables_of(self, how: Fit) -> PictureTables:
-        tables = self._tables.get(how)
+    def _tables_of(self, geometry: ResizeGeometry) -> ImageTables:
+        tables = self._tables.get(geometry)
         if tables is None:
             while len(self._tables) >= KEPT_FITS:
                 self._tables.pop(next(iter(self._tables)))
-            tables = self._tables[how] = picture_tables(how, _MEAN, _STD, self._device)
+            tables = self._tables[geometry] = image_tables(geometry, _MEAN, _STD, self._device)
         return tables

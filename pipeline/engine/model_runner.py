@@ -7,52 +7,52 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..cache.kv_pool import Pool
+from ..cache.kv_pool import KVCachePool
 from ..cache.step import Backend, Step
 from ..cache.stream_cache import StreamState
-from ..cache.window import Ledger, StepPlan
+from ..cache.window import StepPlan, StreamWindow
 from ..config import ModelConfig
 from ..frames import Features, Flag, Size
 from ..model.aggregator import FrameNumbers
 from ..model.checkpoint import Network
-from .cuda_graphs import FusedSteps
+from .cuda_graphs import CudaGraphRunner
 from .outputs import GatheredLayer, PackedStep, TokenShape, fetch, gather, pack
-from .preprocess import Fit
+from .preprocess import ResizeGeometry
 from .stream import PreparedFrame, Stream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segment:
+class FrameChunk:
     """Frames of one stream that run together: its first block, or one or some later frames."""
 
     stream: Stream
     frames: tuple[PreparedFrame, ...]
 
 
-Meanwhile = Callable[[Callable[[], bool]], None]
+WhileDeviceBusy = Callable[[Callable[[], bool]], None]
 """What to do while the device runs a batch by itself. It is given a function that says whether it still does, and must
 not raise."""
 
-Batch = tuple[Segment, ...]
+Batch = tuple[FrameChunk, ...]
 """Segments of different streams whose pictures have one size; they run in one forward."""
 
 
-def batches(segments: Sequence[Segment], max_batch: int) -> Iterator[Batch]:
+def batches(chunks: Sequence[FrameChunk], max_batch: int) -> Iterator[Batch]:
     """Sort segments by the size of their pictures, at most `max_batch` frames a batch; no segment is split."""
-    by_size: dict[Size, list[Segment]] = {}
-    for segment in segments:
-        by_size.setdefault(segment.frames[0].how.model_size, []).append(segment)
+    by_size: dict[Size, list[FrameChunk]] = {}
+    for chunk in chunks:
+        by_size.setdefault(chunk.frames[0].geometry.model_size, []).append(chunk)
     for group in by_size.values():
-        batch: list[Segment] = []
-        for segment in group:
-            if batch and sum(len(other.frames) for other in batch) + len(segment.frames) > max_batch:
+        batch: list[FrameChunk] = []
+        for chunk in group:
+            if batch and sum(len(other.frames) for other in batch) + len(chunk.frames) > max_batch:
                 yield tuple(batch)
                 batch = []
-            batch.append(segment)
+            batch.append(chunk)
         yield tuple(batch)
 
 
-class Forward:
+class ModelRunner:
     """Runs batches.
 
     Args:
@@ -64,7 +64,12 @@ class Forward:
     """
 
     def __init__(
-        self, model: Network, config: ModelConfig, pool: Pool, backend: Backend, fused: FusedSteps | None = None
+        self,
+        model: Network,
+        config: ModelConfig,
+        pool: KVCachePool,
+        backend: Backend,
+        fused: CudaGraphRunner | None = None,
     ) -> None:
         self._fused = fused
         self._model = model
@@ -74,21 +79,21 @@ class Forward:
         device = pool.shape.device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def prepare(self, segment: Segment) -> None:
+    def prepare(self, chunk: FrameChunk) -> None:
         """Give a stream places in the pool for pictures of the segment's size, unless it has them.
 
         Raises:
             AdmissionError: there is no room for it. The stream has no memory then.
             DeviceError: the device failed.
         """
-        stream = segment.stream
-        layout = self._token_shape(segment.frames[0].how).layout(stream.config)
+        stream = chunk.stream
+        layout = self._token_shape(chunk.frames[0].geometry).layout(stream.config)
         if stream.state is not None and stream.state.ledger.layout == layout:
             return
         stream.free()
-        stream.state = StreamState.allocate(self._pool, Ledger(layout))
+        stream.state = StreamState.allocate(self._pool, StreamWindow(layout))
 
-    def run(self, batch: Batch, started_ns: int, meanwhile: Meanwhile | None = None) -> list[Features]:
+    def run(self, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None = None) -> list[Features]:
         """Features of all frames of a batch, in order; their streams have moved on by these frames.
 
         If it raises, each stream's memory is as it was or empty (see `Step`).
@@ -96,16 +101,16 @@ class Forward:
         Args:
             batch: what to run, each segment prepared.
             started_ns: monotonic time at which the step began.
-            meanwhile: called once all is launched, unless all is done then.
+            while_device_busy: called once all is launched, unless all is done then.
         """
         begun_ns = time.monotonic_ns()
-        shape = self._token_shape(batch[0].frames[0].how)
-        states = [segment.stream.state for segment in batch if segment.stream.state is not None]
-        images = [frame.image for segment in batch for frame in segment.frames]
-        with Step(states, [len(segment.frames) for segment in batch], self._backend) as step:
+        shape = self._token_shape(batch[0].frames[0].geometry)
+        states = [chunk.stream.state for chunk in batch if chunk.stream.state is not None]
+        images = [frame.image for chunk in batch for frame in chunk.frames]
+        with Step(states, [len(chunk.frames) for chunk in batch], self._backend) as step:
             copy = fetch(self._gathered(images, step, shape), self._copies)
-            if meanwhile is not None and copy.pending:
-                meanwhile(lambda: copy.pending)
+            if while_device_busy is not None and copy.pending:
+                while_device_busy(lambda: copy.pending)
             packed = pack(copy.wait(), shape, self._config.output)
             step.commit()
         return self._features(batch, step.plans, packed, started_ns, (time.monotonic_ns() - begun_ns) // 1000)
@@ -117,8 +122,8 @@ class Forward:
         outputs = self._model(torch.stack(list(images)), _numbers(step.plans), step, layers)
         return gather(outputs, shape, self._config.output)
 
-    def _token_shape(self, how: Fit) -> TokenShape:
-        return TokenShape.of(self._config.network, how.grid)
+    def _token_shape(self, geometry: ResizeGeometry) -> TokenShape:
+        return TokenShape.of(self._config.network, geometry.grid)
 
     def _features(
         self, batch: Batch, plans: Sequence[StepPlan], packed: PackedStep, started_ns: int, model_us: int
@@ -126,8 +131,8 @@ class Forward:
         attends = self._config.attention_layers > 0
         frames = [
             (frame, plan.first, planned)
-            for segment, plan in zip(batch, plans, strict=True)
-            for frame, planned in zip(segment.frames, plan.frames, strict=True)
+            for chunk, plan in zip(batch, plans, strict=True)
+            for frame, planned in zip(chunk.frames, plan.frames, strict=True)
         ]
         return [
             Features(
@@ -136,9 +141,9 @@ class Forward:
                 epoch_frame=frame.epoch_frame,
                 keyframe=planned.keyframe,
                 flags=frame.flags | self._flags(first, finite),
-                model_size=frame.how.model_size,
-                grid=frame.how.grid,
-                to_source=frame.how.to_source,
+                model_size=frame.geometry.model_size,
+                grid=frame.geometry.grid,
+                to_source=frame.geometry.to_source,
                 tensors=tensors,
                 latency_us=_latency_us(frame, started_ns, model_us),
                 context=planned.context if attends else None,

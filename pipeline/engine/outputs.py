@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..cache.window import Layout
+from ..cache.window import CacheLayout
 from ..config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
 from ..frames import FeatureTensor, TokenGroup
 from ..model.aggregator import LayerOutput
@@ -54,9 +54,9 @@ class TokenShape:
         """P."""
         return self.special + self.grid[0] * self.grid[1]
 
-    def layout(self, stream: StreamConfig) -> Layout:
+    def layout(self, stream: StreamConfig) -> CacheLayout:
         """How a stream of such frames is stored."""
-        return Layout.of(stream, self.tokens, self.special)
+        return CacheLayout.of(stream, self.tokens, self.special)
 
     def group_shape(self, group: TokenGroup, pool: int) -> tuple[int, ...]:
         """The shape of a published group, its channels left out."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..frames import Frame
 from .engine import Engine
-from .executor import Part
+from .executor import StepOutput
 
 SPARE_SHARE = 0.05
 """Of a run: how much shorter than the last one of as many frames it may turn out."""
@@ -18,7 +18,7 @@ NAP_S = 0.001
 pictures of other sizes take other times, and that one may have been held up."""
 
 
-class Ahead:
+class Prefetcher:
     """Runs steps of an engine, and looks at the frames that wait for the next one shortly before each ends.
 
     It only looks: frames are taken when their step begins, as they would be without it. Looking early would be work for
@@ -33,24 +33,24 @@ class Ahead:
         self._waits_s: dict[int, float] = {}  # of the last step with so many frames, from its launch to its end
         self._fitting_s = 0.0
 
-    def step(self, engine: Engine, frames: Sequence[Frame]) -> Iterator[Part]:
-        """See `Engine.step_in_parts`."""
+    def step(self, engine: Engine, frames: Sequence[Frame]) -> Iterator[StepOutput]:
+        """See `Engine.step_outputs`."""
         expected_s, launched_s = self._waits_s.get(len(frames), 0.0), 0.0
 
-        def meanwhile(running: Callable[[], bool]) -> None:
+        def while_device_busy(running: Callable[[], bool]) -> None:
             nonlocal launched_s
             launched_s = time.monotonic()
             look_s = launched_s + (1 - SPARE_SHARE) * expected_s - SPARE_FITTINGS * self._fitting_s
             while running() and (left_s := look_s - time.monotonic()) > 0:
                 time.sleep(min(left_s, NAP_S))
             if running():
-                self._fit(engine)
+                self._prefetch(engine)
 
-        yield from engine.step_in_parts(frames, meanwhile)
+        yield from engine.step_outputs(frames, while_device_busy)
         if launched_s:
             self._waits_s[len(frames)] = time.monotonic() - launched_s
 
-    def _fit(self, engine: Engine) -> None:
+    def _prefetch(self, engine: Engine) -> None:
         frames = self._waiting()
         if frames:
             begun_s = time.monotonic()

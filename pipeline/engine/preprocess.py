@@ -23,7 +23,7 @@ MOST_WIDTHS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class ResizeGeometry:
     """How pictures of one size become the model's.
 
     Attributes:
@@ -51,7 +51,7 @@ class Fit:
         return ((a, 0.0, a * (left + 0.5) - 0.5), (0.0, e, e * (top + 0.5) - 0.5))
 
 
-def fit(source: Size, mode: ResizeMode, image_width: int, patch_size: int) -> Fit:
+def resize_geometry(source: Size, mode: ResizeMode, image_width: int, patch_size: int) -> ResizeGeometry:
     """How a picture of size `source` is fitted to a model.
 
     Args:
@@ -78,12 +78,12 @@ def fit(source: Size, mode: ResizeMode, image_width: int, patch_size: int) -> Fi
     return _cropped(source, resized, image_width, patch_size)
 
 
-def preprocess(pixels: Pixels, how: Fit, device: torch.device) -> Tensor:
+def preprocess(pixels: Pixels, geometry: ResizeGeometry, device: torch.device) -> Tensor:
     """The picture that the model sees.
 
     Args:
         pixels: uint8 [height, width, 3], BGR. Copied first: it may be memory that is soon written again.
-        how: from `fit`, for this size.
+        geometry: from `fit`, for this size.
         device: where the work is done and the result lies.
 
     Returns:
@@ -92,17 +92,19 @@ def preprocess(pixels: Pixels, how: Fit, device: torch.device) -> Tensor:
     Raises:
         ValueError: the picture has another size, shape or number format.
     """
-    height = how.source_size[1]
-    picture = upload(pixels, how, device).permute(2, 0, 1).flip(0).float().unsqueeze(0)  # [1, 3, height, width], RGB
-    new_width, new_height = how.resized
+    height = geometry.source_size[1]
+    picture = (
+        upload(pixels, geometry, device).permute(2, 0, 1).flip(0).float().unsqueeze(0)
+    )  # [1, 3, height, width], RGB
+    new_width, new_height = geometry.resized
     picture = _resample(picture, (height, new_width))
     picture = _resample(picture, (new_height, new_width))
-    picture = picture[:, :, how.crop_top : how.crop_top + how.model_size[1]]
-    return _pad(picture, how).squeeze(0) / 255.0
+    picture = picture[:, :, geometry.crop_top : geometry.crop_top + geometry.model_size[1]]
+    return _pad(picture, geometry).squeeze(0) / 255.0
 
 
 def upload(
-    pixels: Pixels, how: Fit, device: torch.device, copy: Callable[[Pixels, Pixels], None] = np.copyto
+    pixels: Pixels, geometry: ResizeGeometry, device: torch.device, copy: Callable[[Pixels, Pixels], None] = np.copyto
 ) -> Tensor:
     """A copy of the pixels on the device, which is not waited for.
 
@@ -113,7 +115,7 @@ def upload(
     Raises:
         ValueError: the picture has another size, shape or number format than the fit is for.
     """
-    width, height = how.source_size
+    width, height = geometry.source_size
     if pixels.dtype != np.uint8 or pixels.shape != (height, width, 3):
         raise ValueError(f"expected uint8 [{height}, {width}, 3], got {pixels.dtype} {list(pixels.shape)}")
     # Page-locked memory lets the copy to a GPU run beside the host's work; torch's allocator recycles it.
@@ -132,7 +134,7 @@ def _nearest_multiple(length: float, patch_size: int, source: Size) -> int:
     return patches * patch_size
 
 
-def _cropped(source: Size, resized: Size, image_width: int, patch_size: int) -> Fit:
+def _cropped(source: Size, resized: Size, image_width: int, patch_size: int) -> ResizeGeometry:
     width, height = resized
     if height > MOST_WIDTHS * image_width:
         raise ValueError(
@@ -140,13 +142,15 @@ def _cropped(source: Size, resized: Size, image_width: int, patch_size: int) -> 
             f"rows, of which {image_width} would be kept; use resize = 'pad'"
         )
     kept = min(height, image_width)
-    return Fit(source, resized, (height - kept) // 2, 0, 0, (width, kept), (kept // patch_size, width // patch_size))
+    return ResizeGeometry(
+        source, resized, (height - kept) // 2, 0, 0, (width, kept), (kept // patch_size, width // patch_size)
+    )
 
 
-def _padded(source: Size, resized: Size, image_width: int, patch_size: int) -> Fit:
+def _padded(source: Size, resized: Size, image_width: int, patch_size: int) -> ResizeGeometry:
     left, top = ((image_width - side) // 2 for side in resized)
     side = image_width // patch_size
-    return Fit(source, resized, 0, left, top, (image_width, image_width), (side, side))
+    return ResizeGeometry(source, resized, 0, left, top, (image_width, image_width), (side, side))
 
 
 def _resample(picture: Tensor, size: tuple[int, int]) -> Tensor:
@@ -155,9 +159,9 @@ def _resample(picture: Tensor, size: tuple[int, int]) -> Tensor:
     return functional.interpolate(picture, size, mode="bicubic", antialias=True).round_().clamp_(0.0, 255.0)
 
 
-def _pad(picture: Tensor, how: Fit) -> Tensor:
-    width, height = how.model_size
-    right, bottom = width - picture.shape[3] - how.pad_left, height - picture.shape[2] - how.pad_top
-    if not (how.pad_left or how.pad_top or right or bottom):
+def _pad(picture: Tensor, geometry: ResizeGeometry) -> Tensor:
+    width, height = geometry.model_size
+    right, bottom = width - picture.shape[3] - geometry.pad_left, height - picture.shape[2] - geometry.pad_top
+    if not (geometry.pad_left or geometry.pad_top or right or bottom):
         return picture
-    return functional.pad(picture, (how.pad_left, right, how.pad_top, bottom), value=WHITE)
+    return functional.pad(picture, (geometry.pad_left, right, geometry.pad_top, bottom), value=WHITE)

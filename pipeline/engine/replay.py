@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-class RecentPictures:
+class ReplayBuffer:
     """Keeps the last pictures on their device, a byte a number.
 
     Pictures come out of the preprocessing as whole levels of 255, so nothing is lost: a picture of 518 x 378 takes

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..cache.stream_cache import StreamState
 from ..config import ResizeMode, StreamConfig
 from ..frames import Flag, FrameStamp
-from .preprocess import Fit
-from .replay import RecentPictures
+from .preprocess import ResizeGeometry
+from .replay import ReplayBuffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +23,7 @@ class PreparedFrame:
     Attributes:
         stamp: the frame's stamp.
         image: float32 [3, h, w] on the device.
-        how: how it was fitted to the model.
+        geometry: how it was fitted to the model.
         flags: what is known of it before the step.
         preprocess_us: microseconds that the fitting took.
         epoch, epoch_frame: number of the stream's memory, and of the frame within it; right once it is taken.
@@ -31,7 +31,7 @@ class PreparedFrame:
 
     stamp: FrameStamp
     image: Tensor
-    how: Fit
+    geometry: ResizeGeometry
     flags: frozenset[Flag] = frozenset()
     preprocess_us: int = 0
     epoch: int = 0
@@ -67,12 +67,12 @@ class Stream:
     next_frame: int = 0
     ended: bool = False
     reset: bool = False
-    last: tuple[FrameStamp, Fit] | None = None
+    last: tuple[FrameStamp, ResizeGeometry] | None = None
     restored: bool = False
-    recent: RecentPictures = field(init=False)
+    recent: ReplayBuffer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.recent = RecentPictures(self.config.scale_frames if self.config.epoch_frames else 0)
+        self.recent = ReplayBuffer(self.config.scale_frames if self.config.epoch_frames else 0)
 
     @property
     def starting(self) -> bool:
@@ -115,12 +115,12 @@ class Stream:
         reconnected = last.stream_epoch != stamp.stream_epoch and not self.restored
         return reconnected or last.source_size != stamp.source_size
 
-    def add(self, stamp: FrameStamp, image: Tensor, how: Fit, preprocess_us: int) -> None:
+    def add(self, stamp: FrameStamp, image: Tensor, geometry: ResizeGeometry, preprocess_us: int) -> None:
         """Let a frame wait for its step."""
         resized = self.last is not None and self.last[0].source_size != stamp.source_size
         flags = frozenset({Flag.SIZE_CHANGED} if resized else ())
-        self.waiting.append(PreparedFrame(stamp, image, how, flags, preprocess_us))
-        self.last = stamp, how
+        self.waiting.append(PreparedFrame(stamp, image, geometry, flags, preprocess_us))
+        self.last = stamp, geometry
         self.restored = False
 
     def take(self) -> tuple[PreparedFrame, ...]:
@@ -146,11 +146,11 @@ class Stream:
             the frames to run as its first block. They have been published before, so what they give now is not.
         """
         assert self.last is not None, "an epoch that is over has had frames"
-        stamp, how = self.last
+        stamp, geometry = self.last
         images = self.recent.images()
         self._forget(carry=self.config.carry_state)
         frames = (
-            PreparedFrame(stamp, image, how, epoch=self.epoch, epoch_frame=number)
+            PreparedFrame(stamp, image, geometry, epoch=self.epoch, epoch_frame=number)
             for number, image in enumerate(images)
         )
         self.next_frame = len(images)

@@ -18,7 +18,7 @@ from retinad.kernels.kda import chunk_kda, fused_recurrent_kda
 from retinad.kernels.kda.conv import KEPT, WIDTH, short_convolution
 from retinad.kernels.kda.gated_norm import gated_rms_norm
 
-from .merged_weights import SideBySide
+from .merged_weights import MergedWeights
 
 FEW_TOKENS = 64
 """Tokens a sequence up to which one pass token by token is the faster kernel."""
@@ -196,7 +196,7 @@ class KimiDeltaAttention(nn.Module):
         )
         self.o_norm = GatedRMSNorm(config.value_dim, config.norm_eps)
         self.o_proj = nn.Linear(values, C, bias=False, dtype=dtype)
-        self._input_weights, self._gate_weights, self._taps = SideBySide(), SideBySide(), SideBySide()
+        self._input_weights, self._gate_weights, self._taps = MergedWeights(), MergedWeights(), MergedWeights()
 
     def new_state(self, rows: int) -> DeltaAttentionState:
         """States of `rows` new streams, zeros, on the layer's device."""

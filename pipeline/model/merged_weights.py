@@ -15,7 +15,7 @@ ROWS = 64
 Layer = nn.Linear | nn.Conv1d
 
 
-class SideBySide:
+class MergedWeights:
     """The weights of some layers as one tensor.
 
     It is made at the first use, and again whenever a weight has been replaced: loaded by assignment, moved to another

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..frames import Pixels
 from . import opencv
 from .exif import orientation, upright
-from .reader import Grabbed, SourceInfo, UnreadablePicture
+from .reader import Grabbed, SourceInfo, UnreadableImage
 
 FOLDER_FPS = 30.0
 """Pictures a second in live mode without an fps cap: a folder has no rate of its own."""
@@ -56,9 +56,9 @@ class ImagesReader:
             with open(self._path, "rb") as file:
                 return decode(file.read(_MOST_BYTES + 1))
         except OSError as exc:
-            raise UnreadablePicture(f"{self._path}: {exc.strerror}") from exc
+            raise UnreadableImage(f"{self._path}: {exc.strerror}") from exc
         except ValueError as exc:
-            raise UnreadablePicture(f"{self._path}: {exc}") from exc
+            raise UnreadableImage(f"{self._path}: {exc}") from exc
 
     def close(self) -> None:
         """See `Reader`."""

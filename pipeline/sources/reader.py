@@ -59,7 +59,7 @@ class RefusedError(SourceError):
         self.guess = guess
 
 
-class UnreadablePicture(Exception):
+class UnreadableImage(Exception):
     """One picture of a source cannot be decoded; the next one may. The message names it."""
 
 

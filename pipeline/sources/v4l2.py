@@ -10,7 +10,7 @@ from ..errors import SourceError, SourceFault
 from ..frames import Pixels
 from . import opencv
 from .opencv import Backend, Property, Stream
-from .reader import Grabbed, SourceInfo, UnreadablePicture
+from .reader import Grabbed, SourceInfo, UnreadableImage
 
 _BUSY = "another program uses it, or it is no camera"
 
@@ -71,7 +71,7 @@ class DeviceReader:
         """See `Reader`."""
         pixels = self._stream.retrieve(out)
         if pixels is None:
-            raise UnreadablePicture(f"a frame of {self._path} cannot be decoded")
+            raise UnreadableImage(f"a frame of {self._path} cannot be decoded")
         return pixels
 
     def close(self) -> None:

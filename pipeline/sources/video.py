@@ -12,7 +12,7 @@ from ..frames import Pixels
 from . import opencv
 from .ffmpeg_log import FFmpegLog
 from .opencv import Backend, Property, Stream
-from .reader import Grabbed, RefusedError, SourceInfo, UnreadablePicture
+from .reader import Grabbed, RefusedError, SourceInfo, UnreadableImage
 from .redact import redact_url
 
 _ATTEMPTS = 1000
@@ -142,7 +142,7 @@ class VideoReader:
         """See `Reader`."""
         pixels = self._stream.retrieve(out)
         if pixels is None:
-            raise UnreadablePicture(f"a frame of {self._name} cannot be decoded")
+            raise UnreadableImage(f"a frame of {self._name} cannot be decoded")
         return pixels
 
     def close(self) -> None:

@@ -21,12 +21,12 @@ from retinad.kernels.attention import attend_ranges
 from retinad.kernels.attention.reference import attend_ranges_reference
 from retinad.pipeline.cache.backends.dense import DenseBackend, attend_all, seen
 from retinad.pipeline.cache.backends.flashinfer import open_flashinfer
-from retinad.pipeline.cache.backends.triton import RangedBackend
-from retinad.pipeline.cache.kv_pool import Pool, PoolShape
-from retinad.pipeline.cache.page_table import Sight, sights_of
+from retinad.pipeline.cache.backends.triton import TritonBackend
+from retinad.pipeline.cache.kv_pool import KVCachePool, PoolShape
+from retinad.pipeline.cache.page_table import VisibleRanges, visible_ranges
 from retinad.pipeline.cache.step import Backend, Step
 from retinad.pipeline.cache.stream_cache import StreamState
-from retinad.pipeline.cache.window import Layout, Ledger
+from retinad.pipeline.cache.window import CacheLayout, StreamWindow
 from retinad.pipeline.config import StreamConfig
 
 SHAPE = PoolShape(1, 16, 64, torch.bfloat16, torch.device("cuda:0"))
@@ -57,12 +57,12 @@ CASES = (
 
 def memories(case: Case) -> list[StreamState]:
     """Streams with random tokens, as old as the case says."""
-    layout = Layout.of(case.stream, case.frame_tokens, SPECIAL)
-    ledger = Ledger(layout)
+    layout = CacheLayout.of(case.stream, case.frame_tokens, SPECIAL)
+    ledger = StreamWindow(layout)
     if case.committed:
         pinned = layout.pinned
-        ledger = Ledger(layout, committed=case.committed, pinned=pinned, later=case.committed - pinned)
-    pool = Pool(SHAPE)
+        ledger = StreamWindow(layout, committed=case.committed, pinned=pinned, later=case.committed - pinned)
+    pool = KVCachePool(SHAPE)
     states = [StreamState.allocate(pool, ledger) for _ in range(case.streams)]
     pool.layer(0).normal_()
     return states
@@ -93,7 +93,7 @@ def planning_ms(states: list[StreamState], frames: list[int], backend: Backend) 
     return statistics.median(times[WARM_UP:])
 
 
-def error(out: Tensor, query: Tensor, pool: Pool, sights: list[Sight]) -> float:
+def error(out: Tensor, query: Tensor, pool: KVCachePool, sights: list[VisibleRanges]) -> float:
     """Largest error of a stream's output."""
     rows, worst = [sight.rows for sight in sights], 0.0
     for sight, part, actual in zip(sights, query.split(rows), out.split(rows), strict=True):
@@ -110,7 +110,7 @@ def measure(case: Case, name: str, backend: Backend) -> str:
     step = Step(states, frames, backend)
     shape = (sum(frames), case.frame_tokens, SHAPE.heads, SHAPE.head_dim)
     query = 2 * torch.randn(shape, device="cuda").to(SHAPE.dtype)
-    sights = [part for state, plan in zip(states, step.plans, strict=True) for part in sights_of(state.span, plan)]
+    sights = [part for state, plan in zip(states, step.plans, strict=True) for part in visible_ranges(state.span, plan)]
     wrong = error(step.attend(0, query).flatten(0, 1), query.flatten(0, 1), states[0].pool, sights)
     took_ms = milliseconds(lambda: step.attend(0, query))
     seen = sum(sight.tokens for sight in sights)
@@ -218,7 +218,7 @@ def main() -> None:
     kernels = ("fa2", "fa3") if device.major == 9 else ("fa2",)
     backends: dict[str, Backend] = {"dense": DenseBackend()}
     backends |= {f"flashinfer {name}": open_flashinfer(SHAPE, name) for name in kernels}
-    backends |= {"triton": RangedBackend()}
+    backends |= {"triton": TritonBackend()}
     print(f"{device.name}, PyTorch {torch.__version__}, bfloat16, 16 heads of 64 channels")
     print("| tokens of a frame | streams | tokens seen | backend | ms a call | TFLOP/s | plan ms a step | error |")
     print("| --- | --: | --: | --- | --: | --: | --: | --: |")

@@ -20,12 +20,12 @@ from retinad.kernels.fused import (
     RotaryTables,
     add_norm,
     evict,
-    picture_tables,
+    image_tables,
     preprocess,
     qk_norm_rope,
 )
 from retinad.pipeline.config import ResizeMode
-from retinad.pipeline.engine.preprocess import fit
+from retinad.pipeline.engine.preprocess import resize_geometry
 from retinad.pipeline.model.aggregator import MEAN, STD
 from retinad.pipeline.model.rope import Rotation, rotation_2d, rotation_3d, spatial_part
 
@@ -169,10 +169,10 @@ def move(M: int) -> Row:
 
 def picture(width: int, height: int) -> Row:
     """A camera's picture on the device to the model's numbers."""
-    how = fit((width, height), ResizeMode.CROP, 518, 14)
-    tables = picture_tables(how, MEAN, STD, DEVICE)
+    geometry = resize_geometry((width, height), ResizeMode.CROP, 518, 14)
+    tables = image_tables(geometry, MEAN, STD, DEVICE)
     mean, std = (torch.tensor(values, device=DEVICE).view(3, 1, 1) for values in (MEAN, STD))
-    model = (how.model_size[1], how.model_size[0])
+    model = (geometry.model_size[1], geometry.model_size[0])
 
     def pixels() -> Tensor:
         return torch.randint(256, (height, width, 3), dtype=torch.uint8, device=DEVICE)
@@ -187,9 +187,9 @@ def picture(width: int, height: int) -> Row:
 
         def call() -> Tensor:
             image = source.permute(2, 0, 1).flip(0).float().unsqueeze(0)
-            for size in ((height, how.resized[0]), (how.resized[1], how.resized[0])):
+            for size in ((height, geometry.resized[0]), (geometry.resized[1], geometry.resized[0])):
                 image = functional.interpolate(image, size, mode="bicubic", antialias=True).round_().clamp_(0.0, 255.0)
-            image = image[0, :, how.crop_top : how.crop_top + model[0]] / 255.0
+            image = image[0, :, geometry.crop_top : geometry.crop_top + model[0]] / 255.0
             return ((image - mean) / std).bfloat16()
 
         return call

@@ -24,12 +24,12 @@ import structlog
 from retinad.client import EndRecord, FeaturesRecord, Kind, Subscriber
 from retinad.daemon.config.load import ServiceConfig, load_config
 from retinad.daemon.exit_codes import ExitCode
-from retinad.daemon.service.service import Edges, serve
+from retinad.daemon.service.service import Dependencies, serve
 from retinad.daemon.service.systemd import Notifier
 from retinad.daemon.versions import find_versions
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
-from retinad.pipeline.engine.executor import Part
+from retinad.pipeline.engine.executor import StepOutput
 from retinad.pipeline.engine.statistics import LoadTimes, ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
 from retinad.pipeline.frames import Features, FeatureTensor, Frame, FrameStamp, TokenGroup
@@ -71,8 +71,8 @@ class CopyEngine:
     def flush(self, camera: str) -> list[Features]:
         return []
 
-    def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Part]:
-        return [Part([self._features(frame) for frame in frames], last=True)]
+    def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> list[StepOutput]:
+        return [StepOutput([self._features(frame) for frame in frames], last=True)]
 
     def _features(self, frame: Frame) -> Features:
         data = frame.pixels.copy().reshape(-1).view("<f2")
@@ -121,7 +121,7 @@ def listen(endpoint: str, results: Connection) -> None:
     results.send((len(arrivals), (len(arrivals) - skipped - 1) / seconds, *map(float, percentiles)))
 
 
-def measure(title: str, config: ServiceConfig, **edges: Any) -> None:
+def measure(title: str, config: ServiceConfig, **dependencies: Any) -> None:
     """Run the service until its sources end, with a subscriber beside it, and print what came."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     reader = multiprocessing.get_context("spawn").Process(
@@ -129,7 +129,9 @@ def measure(title: str, config: ServiceConfig, **edges: Any) -> None:
     )
     reader.start()
     ours.recv()
-    everything = Edges(load_config=lambda: config, configure=lambda config: None, versions=find_versions(), **edges)
+    everything = Dependencies(
+        load_config=lambda: config, configure=lambda config: None, versions=find_versions(), **dependencies
+    )
     assert anyio.run(serve, config, everything, Notifier({})) is ExitCode.OK
     count, fps, p50_ms, p99_ms = ours.recv()
     reader.join()

@@ -118,7 +118,7 @@ def report(job: Job, engine: Engine, took_ms: list[float]) -> None:
         f"a stream {engine.statistics().streams[0].nbytes / 1e9:.3f} GB",
         flush=True,
     )
-    fused = engine._forward._fused
+    fused = engine._model_runner._fused
     graphs = [] if fused is None else list(fused._graphs.values())
     if graphs:
         print(f"    the graph alone: {replay_ms(graphs[-1].graph):.3f} ms, median of {REPLAYS}", flush=True)

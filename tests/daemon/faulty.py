@@ -13,8 +13,8 @@ from retinad.daemon.cli.app import main
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine import open as opening
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.executor import Part
-from retinad.pipeline.engine.model_runner import Meanwhile
+from retinad.pipeline.engine.executor import StepOutput
+from retinad.pipeline.engine.model_runner import WhileDeviceBusy
 from retinad.pipeline.frames import Frame
 
 AT = 6
@@ -38,11 +38,13 @@ class FaultyEngine(Engine):
         self._error = error
         self._failing = range(AT, AT + times)
         self._steps = 0
-        self._forward._model.register_forward_pre_hook(self._fail)
+        self._model_runner._model.register_forward_pre_hook(self._fail)
 
-    def step_in_parts(self, frames: Sequence[Frame], meanwhile: Meanwhile | None = None) -> Iterator[Part]:
+    def step_outputs(
+        self, frames: Sequence[Frame], while_device_busy: WhileDeviceBusy | None = None
+    ) -> Iterator[StepOutput]:
         self._steps += 1
-        return super().step_in_parts(frames, meanwhile)
+        return super().step_outputs(frames, while_device_busy)
 
     def _fail(self, model: object, arguments: object) -> None:
         if self._steps not in self._failing:

@@ -13,7 +13,7 @@ import pytest
 
 from retinad.pipeline.config import CaptureMode
 from retinad.pipeline.delivery import Delivery
-from retinad.pipeline.engine.executor import Part
+from retinad.pipeline.engine.executor import StepOutput
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
 from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Outcome
 from retinad.pipeline.pump import flush, pump
@@ -50,8 +50,8 @@ class CountingEngine:
     def __init__(self) -> None:
         self.steps: list[list[str]] = []
 
-    def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Part]:
-        return [Part(list(self.step(frames)), last=True)]
+    def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> list[StepOutput]:
+        return [StepOutput(list(self.step(frames)), last=True)]
 
     def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
         time.sleep(0.002)
@@ -102,11 +102,11 @@ class BlockEngine:
     def __init__(self) -> None:
         self._waiting: dict[str, list[FrameStamp]] = {}
 
-    def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> Iterator[Part]:
+    def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> Iterator[StepOutput]:
         given = list(self.step(frames))
         cut = random.randint(0, len(given))
-        yield Part(list(given[:cut]))
-        yield Part(list(given[cut:]), last=random.random() < 0.5)
+        yield StepOutput(list(given[:cut]))
+        yield StepOutput(list(given[cut:]), last=random.random() < 0.5)
 
     def step(self, frames: Sequence[Frame]) -> list[Features]:
         time.sleep(random.random() / 1000)
@@ -198,12 +198,12 @@ async def test_while_a_step_runs_the_frames_of_the_next_are_fitted_in_the_same_t
             self.fitted: list[list[int]] = []
             self.taken: list[list[int]] = []
 
-        def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Part]:
+        def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> list[StepOutput]:
             threads.add(threading.get_ident())
             self.taken.append([frame.stamp.source_seq for frame in frames])
-            assert callable(meanwhile)
-            meanwhile(lambda: True)
-            return super().step_in_parts(frames)
+            assert callable(while_device_busy)
+            while_device_busy(lambda: True)
+            return super().step_outputs(frames)
 
         def prepare(self, frames: Sequence[Frame]) -> None:
             threads.add(threading.get_ident())
@@ -236,13 +236,13 @@ async def test_a_frame_that_was_looked_at_and_then_dropped_is_let_go_at_once() -
     kept: list[weakref.ref[np.ndarray]] = []
 
     class Looking(CountingEngine):
-        def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> list[Part]:
-            assert callable(meanwhile)
+        def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> list[StepOutput]:
+            assert callable(while_device_busy)
             look.wait(5)
-            meanwhile(lambda: True)
+            while_device_busy(lambda: True)
             looked.set()
             leave.wait(5)
-            return super().step_in_parts(frames)
+            return super().step_outputs(frames)
 
         def prepare(self, frames: Sequence[Frame]) -> None:
             assert [frame.stamp.source_seq for frame in frames] == [1]
@@ -288,12 +288,12 @@ async def test_records_of_a_forward_leave_before_the_next_one_of_the_step_runs_a
         order.append(f"failed {failure.stamp.source_seq}")
 
     class InParts(CountingEngine):
-        def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> Iterator[Part]:  # type: ignore[override]
+        def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> Iterator[StepOutput]:  # type: ignore[override]
             for frame in frames:
                 number = frame.stamp.source_seq
                 order.append(f"ran {number}")
                 outcome: Outcome = FrameFailure(frame.stamp, "") if number == 1 else record(frame.stamp)
-                yield Part([outcome], last=number == 3)
+                yield StepOutput([outcome], last=number == 3)
 
     @contextlib.contextmanager
     def make() -> Iterator[CountingEngine]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..daemon.service_rig import ServiceProcess, processes_of, running
-from .blows import Blows, Cameras
+from .faults import Cameras, Faults
 from .listen import Seen
 from .listeners import Listener
 from .measure import Sample, command_of, processes_with, sample
@@ -145,9 +145,9 @@ class Run:
             harmed = tuple(zip(self._harmed, (tcp, ipc, tcp), strict=True))
             for listener, endpoint in harmed:
                 listener.start(endpoint)
-            return self._harm(service, cameras, Blows(service, cameras, harmed, fault, self._agenda.add, self._rng))
+            return self._harm(service, cameras, Faults(service, cameras, harmed, fault, self._agenda.add, self._rng))
 
-    def _harm(self, service: ServiceProcess, cameras: Cameras, blows: Blows) -> Outcome:
+    def _harm(self, service: ServiceProcess, cameras: Cameras, blows: Faults) -> Outcome:
         for blow in blows.all:  # what happens for the first time allocates for the first time
             blow()
             self._live(service, 0.5)
@@ -185,7 +185,7 @@ class Run:
             left_behind=processes_with(self._mark),
         )
 
-    def _strike_until(self, end_s: float, service: ServiceProcess, blows: Blows) -> None:
+    def _strike_until(self, end_s: float, service: ServiceProcess, blows: Faults) -> None:
         said_s = time.monotonic()
         deck: list[Callable[[], None]] = []
         while (now_s := time.monotonic()) < end_s:

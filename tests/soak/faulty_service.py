@@ -15,7 +15,7 @@ from retinad.daemon.cli import app as cli
 from retinad.daemon.config.load import ServiceConfig
 from retinad.daemon.service import service
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.model_runner import Batch, Meanwhile
+from retinad.pipeline.engine.model_runner import Batch, WhileDeviceBusy
 
 HANG_S = 0.7
 """A step that hangs for a moment: shorter than the watchdog's patience."""
@@ -34,8 +34,8 @@ def runs_out_of_memory(batch: Batch) -> None:
 
 
 def gives_nan(batch: Batch) -> None:
-    for segment in batch:
-        for frame in segment.frames:
+    for chunk in batch:
+        for frame in chunk.frames:
             frame.image.fill_(float("nan"))
 
 
@@ -45,20 +45,20 @@ FAULTS: tuple[Callable[[Batch], None], ...] = (raises, hangs, runs_out_of_memory
 def make_engine(config: ServiceConfig) -> Engine:
     """The service's own engine, its forward wrapped."""
     engine = service.make_engine(config)
-    order, run = Path(os.environ["SOAK_FAULT"]), engine._forward.run
+    order, run = Path(os.environ["SOAK_FAULT"]), engine._model_runner.run
     faults = {fault.__name__: fault for fault in FAULTS}
 
-    def run_or_fail(batch: Batch, started_ns: int, meanwhile: Meanwhile | None = None) -> object:
+    def run_or_fail(batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None = None) -> object:
         if order.exists():
             fault = faults[order.read_text()]
             order.unlink()
             fault(batch)
-        return run(batch, started_ns, meanwhile)
+        return run(batch, started_ns, while_device_busy)
 
-    engine._forward.run = run_or_fail
+    engine._model_runner.run = run_or_fail
     return engine
 
 
 if __name__ == "__main__":
-    service.Edges = partial(service.Edges, make_engine=make_engine)
+    service.Dependencies = partial(service.Dependencies, make_engine=make_engine)
     cli.main()

@@ -10,8 +10,8 @@ import zmq
 
 from retinad.client import Kind
 
-from .blows import STEADY
 from .chaos import Outcome
+from .faults import STEADY
 from .faulty_service import HANG_S
 from .listen import Seen
 from .measure import Sample, p99, slope_per_hour

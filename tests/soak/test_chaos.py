@@ -12,8 +12,8 @@ import pytest
 
 from retinad.client import Kind
 
-from .blows import STEADY, Blows
 from .chaos import WATCHDOG_S, Outcome, Run
+from .faults import STEADY, Faults
 from .figures import late_half, report, slope, timed
 from .measure import p99
 
@@ -40,7 +40,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_every_blow_was_struck_and_felt(outcome: Outcome) -> None:
     """Else the other tests would say nothing."""
-    assert set(outcome.blows) == {name for name in vars(Blows) if not name.startswith("_") and name != "all"}
+    assert set(outcome.blows) == {name for name in vars(Faults) if not name.startswith("_") and name != "all"}
     records = outcome.seen["good"]
     assert {"running", "stalled", "backoff", "connecting"} <= {one.state for one in records if one.kind is Kind.STATUS}
     assert any("nan" in one.flags for one in records)

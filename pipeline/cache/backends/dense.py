@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..kv_pool import Pool
-from ..page_table import Sight
+from ..kv_pool import KVCachePool
+from ..page_table import VisibleRanges
 from ..step import Attend
 
 
@@ -16,7 +16,7 @@ class DenseBackend:
 
     whole_pages = False
 
-    def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
+    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
         """See `Backend`. Any mixture of page sizes will do."""
         rows = [sight.rows for sight in sights]
 
@@ -30,7 +30,7 @@ class DenseBackend:
         return attend
 
 
-def seen(memory: Tensor, sight: Sight) -> Tensor:
+def seen(memory: Tensor, sight: VisibleRanges) -> Tensor:
     """Keys and values [2, n, H, D] of the places that a sight names in a layer's [2, T, H, D]; a view if it can be."""
     parts = [memory[:, start:stop] for start, stop in sight.ranges]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)

@@ -19,8 +19,8 @@ from torch import Tensor
 from ...config import FlashInferKernels as Kernels
 from ...errors import DeviceError, ModelError
 from ...model.devices import is_device_failure
-from ..kv_pool import Pool, PoolShape, gib
-from ..page_table import PageTable, Sight
+from ..kv_pool import KVCachePool, PoolShape, gib
+from ..page_table import PageTable, VisibleRanges
 from ..step import Attend
 from .paged import TableTensors
 
@@ -72,7 +72,7 @@ class FlashInferBackend:
         self.kernels = kernels
         self._copied: torch.cuda.Event | None = None
 
-    def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
+    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
         """See `Backend`."""
         shape, table = pool.shape, PageTable.of(sights)
         rows = table.query_starts[-1]
@@ -172,12 +172,12 @@ def _make_wrapper(shape: PoolShape, kernels: Kernels) -> Wrapper:
 
 def _try(backend: FlashInferBackend, shape: PoolShape) -> None:
     # Ones for values and NaN around them: what reads padding, or wrongly, does not give ones.
-    pool = Pool(PoolShape(1, shape.heads, shape.head_dim, shape.dtype, shape.device))
+    pool = KVCachePool(PoolShape(1, shape.heads, shape.head_dim, shape.dtype, shape.device))
     page, rows, seen = 5, 7, 13
     pool.hold_pages(page, 4)
     pool.layer(0).fill_(float("nan"))
     pool.layer(0)[:, page : page + seen] = 1
     query = torch.ones((rows, shape.heads, shape.head_dim), dtype=shape.dtype, device=shape.device)
-    out = backend.plan(pool, [Sight(rows, ((page, page + seen),), page)])(0, query)
+    out = backend.plan(pool, [VisibleRanges(rows, ((page, page + seen),), page)])(0, query)
     if not torch.equal(out, torch.ones_like(out)):
         raise ValueError("its kernels give wrong numbers on this device")

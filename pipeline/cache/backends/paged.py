@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..kv_pool import Pool
-from ..page_table import PageTable, Sight
+from ..kv_pool import KVCachePool
+from ..page_table import PageTable, VisibleRanges
 from ..step import Attend
 from .dense import attend_all
 
@@ -43,7 +43,7 @@ class PagedBackend:
 
     whole_pages = True
 
-    def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
+    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
         """See `Backend`."""
         table = PageTable.of(sights)
         table.check(pool.spans.capacity // table.page_tokens, pool.shape.heads * pool.shape.head_dim)

@@ -9,7 +9,7 @@ from ..step import Backend
 from .dense import DenseBackend
 from .flashinfer import open_flashinfer
 from .paged import PagedBackend
-from .triton import RangedBackend, check_device, device_obstacle
+from .triton import TritonBackend, check_device, device_obstacle
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +45,10 @@ def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
             return Choice(f"flashinfer {named.kernels}", None, named)
         case "triton":
             check_device(shape.device)
-            return Choice("triton", None, RangedBackend())
+            return Choice("triton", None, TritonBackend())
     if not shape.layers:
         return Choice("dense", "no layer attends to a memory", DenseBackend())
     obstacle = kernel_obstacle("triton", config) or device_obstacle(shape.device)
     if obstacle is not None:
         return Choice("dense", obstacle, DenseBackend())
-    return Choice("triton", "the fastest", RangedBackend())
+    return Choice("triton", "the fastest", TritonBackend())

@@ -9,8 +9,8 @@ from torch import Tensor
 from retinad.kernels.attention import attend_ranges
 
 from ...errors import ModelError
-from ..kv_pool import Pool
-from ..page_table import Sight
+from ..kv_pool import KVCachePool
+from ..page_table import VisibleRanges
 from ..step import Attend
 from ..window import padded
 
@@ -18,12 +18,12 @@ CAPABILITY = (8, 0)
 """Of the oldest devices that it runs on: bfloat16 products."""
 
 
-class RangedBackend:
+class TritonBackend:
     """Frames of any number of streams in one call a layer; a history that goes round in its places is no matter."""
 
     whole_pages = False
 
-    def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
+    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
         """See `Backend`. All sights are of frames of one size."""
         frame_tokens = sights[0].page_tokens
         if any(sight.page_tokens != frame_tokens or sight.rows % frame_tokens for sight in sights):

@@ -22,7 +22,7 @@ from retinad.daemon.config.load import load_config
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.config import RetentionConfig, StreamConfig
 from retinad.pipeline.engine.engine import Engine, Outcome
-from retinad.pipeline.engine.model_runner import Meanwhile
+from retinad.pipeline.engine.model_runner import WhileDeviceBusy
 from retinad.pipeline.frames import Frame, FrameFailure
 
 from ..service_rig import write_config
@@ -132,9 +132,9 @@ def test_windows_are_full_when_the_measurement_begins(plan: BenchPlan) -> None:
     keyframes: list[list[int]] = []
 
     class Watched(Engine):
-        def step(self, frames: Sequence[Frame], meanwhile: Meanwhile | None = None) -> list[Outcome]:
+        def step(self, frames: Sequence[Frame], while_device_busy: WhileDeviceBusy | None = None) -> list[Outcome]:
             keyframes.append([stream.keyframes for stream in self.statistics().streams])
-            return super().step(frames, meanwhile)
+            return super().step(frames, while_device_busy)
 
     with Watched(plan.config.model) as engine:
         result = measure_engine(engine, plan)
@@ -161,7 +161,7 @@ def test_the_steps_that_fill_a_stream(plan: BenchPlan, stream: StreamConfig, win
 
 def test_a_frame_that_fails_voids_the_measurement(plan: BenchPlan) -> None:
     class Failing(Engine):
-        def step(self, frames: Sequence[Frame], meanwhile: Meanwhile | None = None) -> list[Outcome]:
+        def step(self, frames: Sequence[Frame], while_device_busy: WhileDeviceBusy | None = None) -> list[Outcome]:
             return [FrameFailure(frame.stamp, "no room") for frame in frames]
 
     with Failing(plan.config.model) as engine, pytest.raises(BenchError, match="bench0 gave no features: no room"):

@@ -34,7 +34,7 @@ from retinad.pipeline.config import (
     StreamConfig,
 )
 from retinad.pipeline.engine.outputs import TokenShape
-from retinad.pipeline.engine.preprocess import fit
+from retinad.pipeline.engine.preprocess import resize_geometry
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frames import TokenGroup
 from retinad.pipeline.model.presets import LINGBOT_MAP, TINY
@@ -104,7 +104,9 @@ def test_the_default_file_documents_every_key_with_its_true_default(tmp_path: Pa
 @pytest.mark.parametrize("ratio", ["16:9", "4:3", "1:1"])
 def test_the_default_file_says_how_much_memory_a_camera_takes(ratio: str) -> None:
     network, width, height = LINGBOT_MAP.network, *map(int, ratio.split(":"))
-    grid = fit((120 * width, 120 * height), ResizeMode.CROP, LINGBOT_MAP.image_width, network.patch_size).grid
+    grid = resize_geometry(
+        (120 * width, 120 * height), ResizeMode.CROP, LINGBOT_MAP.image_width, network.patch_size
+    ).grid
     layout = TokenShape.of(network, grid).layout(LINGBOT_MAP.stream)
     # Keys and values of every layer, in bfloat16.
     taken_bytes = pages_of(layout) * layout.frame_tokens * network.depth * 2 * network.channels * 2

@@ -32,7 +32,7 @@ from retinad.daemon.extract.progress import Reporter, progress_line
 from retinad.daemon.extract.request import Extraction
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.prefetch import Ahead
+from retinad.pipeline.engine.prefetch import Prefetcher
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import Frame, Outcome
 
@@ -310,7 +310,7 @@ def test_the_model_runs_on_while_a_shard_is_written(tmp_path: Path, monkeypatch:
     later, steps = threading.Event(), iter(range(100))
     met: list[bool] = []
 
-    def counted(ahead: Ahead, frames: list[Frame], engine: Engine) -> list[Outcome]:
+    def counted(ahead: Prefetcher, frames: list[Frame], engine: Engine) -> list[Outcome]:
         if next(steps) == 2:
             later.set()
         return step(ahead, frames, engine)

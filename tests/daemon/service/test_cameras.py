@@ -15,7 +15,7 @@ from retinad.daemon.service.snapshots import KeptStates
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
-from retinad.pipeline.engine.executor import Part
+from retinad.pipeline.engine.executor import StepOutput
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
 from retinad.pipeline.frames import Features, Frame, FrameStamp
 from retinad.pipeline.pump import pump
@@ -39,12 +39,12 @@ class StuckEngine:
     def flush(self, camera: str) -> list[Features]:
         return []
 
-    def step_in_parts(self, frames: Sequence[Frame], meanwhile: object = None) -> Iterator[Part]:
+    def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> Iterator[StepOutput]:
         self.stepping.set()
         assert self.go_on.wait(20)
         unit = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
         given = (Features(frame.stamp, 0, 0, True, frozenset(), (1, 1), (1, 1), unit, ()) for frame in frames)
-        yield Part(list(given), last=True)
+        yield StepOutput(list(given), last=True)
 
 
 class OneFrame:

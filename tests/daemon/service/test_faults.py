@@ -21,7 +21,7 @@ from retinad.daemon.config.load import load_config
 from retinad.daemon.errors import only_error
 from retinad.daemon.exit_codes import ExitCode
 from retinad.daemon.service import load, service
-from retinad.daemon.service.service import Edges, serve
+from retinad.daemon.service.service import Dependencies, serve
 from retinad.daemon.service.systemd import Notifier
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine.device_faults import MOST_IN_A_ROW
@@ -65,11 +65,11 @@ class Service:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(act, self.records)
                 try:
-                    return await serve(load_config(self.path, {}), edges, notifier)
+                    return await serve(load_config(self.path, {}), dependencies, notifier)
                 finally:
                     tasks.cancel_scope.cancel()
 
-        edges = Edges(
+        dependencies = Dependencies(
             load_config=lambda: load_config(self.path, {}),
             configure=lambda config: None,
             versions={},
@@ -215,7 +215,7 @@ def test_one_frame_with_nan_is_flagged_and_those_after_it_are_clean(tmp_path: Pa
     class Spoilt(FaultyEngine):
         def __init__(self, config: ModelConfig) -> None:
             super().__init__(config, 0.0)
-            self._forward._model.get_submodule("patch_embed").register_forward_hook(self._spoil)
+            self._model_runner._model.get_submodule("patch_embed").register_forward_hook(self._spoil)
 
         def _spoil(self, module: object, arguments: object, output: torch.Tensor) -> torch.Tensor:
             return output * float("nan") if self._steps == AT else output

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from retinad.kernels.fused import Append, evict, picture_tables, preprocess, qk_norm_rope
+from retinad.kernels.fused import Append, evict, image_tables, preprocess, qk_norm_rope
 from retinad.pipeline.config import ResizeMode
-from retinad.pipeline.engine.preprocess import fit
+from retinad.pipeline.engine.preprocess import resize_geometry
 
 pytestmark = pytest.mark.gpu
 
@@ -47,7 +47,7 @@ def test_moves_are_read_at_each_replay(device: torch.device) -> None:
 
 
 def test_pixels_are_read_at_each_replay(device: torch.device) -> None:
-    tables = picture_tables(fit((97, 61), ResizeMode.CROP, 56, 14), (0, 0, 0), (1, 1, 1), device)
+    tables = image_tables(resize_geometry((97, 61), ResizeMode.CROP, 56, 14), (0, 0, 0), (1, 1, 1), device)
     pixels = torch.zeros(61, 97, 3, dtype=torch.uint8, device=device)
     between = torch.empty(tables.between_shape, dtype=torch.uint8, device=device)
     out = torch.empty(3, *reversed(tables.model_size), device=device)

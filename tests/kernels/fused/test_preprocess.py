@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retinad.kernels.fused import PictureTables, picture_tables, preprocess, preprocess_reference
+from retinad.kernels.fused import ImageTables, image_tables, preprocess, preprocess_reference
 from retinad.pipeline.config import ResizeMode
 from retinad.pipeline.engine import preprocess as pipeline
 from retinad.pipeline.model.aggregator import MEAN, STD
@@ -23,11 +23,11 @@ def noise(size: tuple[int, int], device: torch.device) -> Tensor:
     return torch.randint(256, (size[1], size[0], 3), dtype=torch.uint8, generator=random).to(device)
 
 
-def tables_of(how: pipeline.Fit, device: torch.device) -> PictureTables:
-    return picture_tables(how, MEAN, STD, device)
+def tables_of(geometry: pipeline.ResizeGeometry, device: torch.device) -> ImageTables:
+    return image_tables(geometry, MEAN, STD, device)
 
 
-def run(pixels: Tensor, tables: PictureTables, dtype: torch.dtype = FLOAT32, patch_size: int = 0) -> Tensor:
+def run(pixels: Tensor, tables: ImageTables, dtype: torch.dtype = FLOAT32, patch_size: int = 0) -> Tensor:
     device, (width, height) = pixels.device, tables.model_size
     between = None
     if tables.columns is not None:
@@ -40,9 +40,9 @@ def run(pixels: Tensor, tables: PictureTables, dtype: torch.dtype = FLOAT32, pat
     return out
 
 
-def expected(pixels: Tensor, how: pipeline.Fit) -> Tensor:
+def expected(pixels: Tensor, geometry: pipeline.ResizeGeometry) -> Tensor:
     """float32 [3, h, w] by the pipeline, on the CPU."""
-    picture = pipeline.preprocess(pixels.cpu().numpy(), how, torch.device("cpu"))
+    picture = pipeline.preprocess(pixels.cpu().numpy(), geometry, torch.device("cpu"))
     return (picture - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
 
 
@@ -56,16 +56,16 @@ def assert_same_levels(got: Tensor, want: Tensor) -> None:
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("mode", ResizeMode)
 def test_equals_the_pipelines_picture(device: torch.device, mode: ResizeMode, size: tuple[int, int]) -> None:
-    how = pipeline.fit(size, mode, 56, PATCH)
-    pixels, tables = noise(size, device), tables_of(how, device)
-    assert_same_levels(run(pixels, tables), expected(pixels, how))
+    geometry = pipeline.resize_geometry(size, mode, 56, PATCH)
+    pixels, tables = noise(size, device), tables_of(geometry, device)
+    assert_same_levels(run(pixels, tables), expected(pixels, geometry))
 
 
 @pytest.mark.parametrize("mode", ResizeMode)
 def test_equals_the_reference(device: torch.device, mode: ResizeMode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same tables, so what differs is the order of a sum: at most a level, at a boundary of rounding."""
-    how = pipeline.fit((97, 61), mode, 56, PATCH)
-    pixels, tables = noise((97, 61), device), tables_of(how, device)
+    geometry = pipeline.resize_geometry((97, 61), mode, 56, PATCH)
+    pixels, tables = noise((97, 61), device), tables_of(geometry, device)
     got, want = run(pixels, tables), torch.empty(3, *reversed(tables.model_size), device=device)
     between = torch.empty(tables.between_shape, dtype=torch.uint8, device=device)
     preprocess_reference(pixels, tables, between, want)
@@ -80,16 +80,16 @@ def test_patches_are_what_a_convolution_sees(
 ) -> None:
     if not triton:
         monkeypatch.setattr("retinad.kernels.fused.preprocess.runs_triton", lambda device: False)
-    how = pipeline.fit((97, 61), ResizeMode.CROP, 56, PATCH)
-    pixels, tables = noise((97, 61), device), tables_of(how, device)
+    geometry = pipeline.resize_geometry((97, 61), ResizeMode.CROP, 56, PATCH)
+    pixels, tables = noise((97, 61), device), tables_of(geometry, device)
     unfolded = functional.unfold(run(pixels, tables)[None], PATCH, stride=PATCH)[0].T
     assert torch.equal(run(pixels, tables, patch_size=PATCH), unfolded)
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16], ids=str)
 def test_other_dtypes_are_rounded_last(device: torch.device, dtype: torch.dtype) -> None:
-    how = pipeline.fit((97, 61), ResizeMode.PAD, 56, PATCH)
-    pixels, tables = noise((97, 61), device), tables_of(how, device)
+    geometry = pipeline.resize_geometry((97, 61), ResizeMode.PAD, 56, PATCH)
+    pixels, tables = noise((97, 61), device), tables_of(geometry, device)
     got, want = run(pixels, tables, dtype).float(), run(pixels, tables)
     # Half a unit in the last place; Triton's interpreter cuts bfloat16 off instead of rounding, a whole one.
     unit = 2.0**-7 if dtype == BFLOAT16 else 2.0**-10
@@ -98,15 +98,15 @@ def test_other_dtypes_are_rounded_last(device: torch.device, dtype: torch.dtype)
 
 def test_levels_that_nothing_blurs_pass_exactly(device: torch.device) -> None:
     """A picture of the model's size: each level is the model's number, bit for bit, and blue comes last."""
-    how = pipeline.fit((56, 42), ResizeMode.CROP, 56, PATCH)
+    geometry = pipeline.resize_geometry((56, 42), ResizeMode.CROP, 56, PATCH)
     pixels = noise((56, 42), device)
-    assert torch.equal(run(pixels, tables_of(how, device)).cpu(), expected(pixels, how))
+    assert torch.equal(run(pixels, tables_of(geometry, device)).cpu(), expected(pixels, geometry))
 
 
 def test_only_rows_that_are_kept_are_read(device: torch.device) -> None:
     """A high picture's middle: what is above and below it does not matter, and is not resampled."""
-    how = pipeline.fit((20, 150), ResizeMode.CROP, 56, PATCH)
-    pixels, tables = noise((20, 150), device), tables_of(how, device)
+    geometry = pipeline.resize_geometry((20, 150), ResizeMode.CROP, 56, PATCH)
+    pixels, tables = noise((20, 150), device), tables_of(geometry, device)
     assert tables.between_shape[0] < 30
     want = run(pixels, tables)
     pixels[: tables.first_row] = 255
@@ -115,8 +115,8 @@ def test_only_rows_that_are_kept_are_read(device: torch.device) -> None:
 
 
 def test_wrong_arguments_are_refused(device: torch.device) -> None:
-    how = pipeline.fit((97, 61), ResizeMode.CROP, 56, PATCH)
-    pixels, tables = noise((97, 61), device), tables_of(how, device)
+    geometry = pipeline.resize_geometry((97, 61), ResizeMode.CROP, 56, PATCH)
+    pixels, tables = noise((97, 61), device), tables_of(geometry, device)
     between = torch.empty(tables.between_shape, dtype=torch.uint8, device=device)
     out = torch.empty(3, *reversed(tables.model_size), device=device)
     for call, message in [
@@ -138,6 +138,6 @@ def test_wrong_arguments_are_refused(device: torch.device) -> None:
 @pytest.mark.parametrize("size", [(1920, 1080), (640, 480), (720, 1280), (3840, 2160), (518, 294), (300, 200)], ids=str)
 @pytest.mark.parametrize("mode", ResizeMode)
 def test_full_size(device: torch.device, mode: ResizeMode, size: tuple[int, int]) -> None:
-    how = pipeline.fit(size, mode, 518, PATCH)
-    pixels, tables = noise(size, device), tables_of(how, device)
-    assert_same_levels(run(pixels, tables), expected(pixels, how))
+    geometry = pipeline.resize_geometry(size, mode, 518, PATCH)
+    pixels, tables = noise(size, device), tables_of(geometry, device)
+    assert_same_levels(run(pixels, tables), expected(pixels, geometry))

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from retinad.pipeline.cache.backends.dense import DenseBackend
 from retinad.pipeline.cache.backends.paged import PagedBackend
-from retinad.pipeline.cache.kv_pool import Pool, PoolShape
+from retinad.pipeline.cache.kv_pool import KVCachePool, PoolShape
 from retinad.pipeline.cache.step import Backend, Step
 from retinad.pipeline.cache.stream_cache import StreamState
-from retinad.pipeline.cache.window import Layout, Ledger
+from retinad.pipeline.cache.window import CacheLayout, StreamWindow
 from retinad.pipeline.config import StreamConfig
 
 LAYERS, P, S, H, D = 2, 5, 3, 2, 8
@@ -21,15 +21,15 @@ TOLERANCE = 1e-6
 BACKENDS: dict[str, Backend] = {"dense": DenseBackend(), "paged": PagedBackend()}
 
 
-def new_pool(limit_bytes: int | None = None) -> Pool:
-    return Pool(PoolShape(LAYERS, H, D, torch.float32, torch.device("cpu")), limit_bytes)
+def new_pool(limit_bytes: int | None = None) -> KVCachePool:
+    return KVCachePool(PoolShape(LAYERS, H, D, torch.float32, torch.device("cpu")), limit_bytes)
 
 
-def new_state(stream: StreamConfig, pool: Pool | None = None, frame_tokens: int = P) -> StreamState:
-    return StreamState.allocate(pool or new_pool(), Ledger(Layout.of(stream, frame_tokens, S)))
+def new_state(stream: StreamConfig, pool: KVCachePool | None = None, frame_tokens: int = P) -> StreamState:
+    return StreamState.allocate(pool or new_pool(), StreamWindow(CacheLayout.of(stream, frame_tokens, S)))
 
 
-def poison(pool: Pool, states: Sequence[StreamState]) -> None:
+def poison(pool: KVCachePool, states: Sequence[StreamState]) -> None:
     """NaN in every place of the pool that no later step of these streams may see."""
     for index in range(LAYERS):
         kept = [read(state, index) for state in states]

@@ -4,17 +4,17 @@ import random
 
 import pytest
 
-from retinad.pipeline.cache.allocator import Span, Spans
+from retinad.pipeline.cache.allocator import Span, SpanAllocator
 
 
 def test_a_span_begins_at_a_multiple_of_its_page_size() -> None:
-    spans = Spans(capacity=40).allocate(0, 7, 1).allocate(1, 5, 2)
+    spans = SpanAllocator(capacity=40).allocate(0, 7, 1).allocate(1, 5, 2)
     assert spans.held == (Span(0, 0, 7, 1), Span(1, 10, 5, 2))
     assert (spans.of(1).start, spans.of(1).tokens, spans.of(1).stop, spans.used) == (10, 10, 20, 17)
 
 
 def test_a_freed_gap_is_used_again() -> None:
-    spans = Spans(capacity=30)
+    spans = SpanAllocator(capacity=30)
     for owner in range(3):
         spans = spans.allocate(owner, 5, 2)
     spans = spans.free(1)
@@ -23,15 +23,15 @@ def test_a_freed_gap_is_used_again() -> None:
 
 
 def test_what_is_allocated_changes_no_value() -> None:
-    spans = Spans(capacity=10)
+    spans = SpanAllocator(capacity=10)
     assert spans.allocate(0, 5, 1) != spans
-    assert spans == Spans(capacity=10)
+    assert spans == SpanAllocator(capacity=10)
     assert spans.free(9) == spans
 
 
 @pytest.mark.parametrize("size", [(5, 3), (0, 1), (5, 0), (-5, 1)])
 def test_what_does_not_fit_is_refused(size: tuple[int, int]) -> None:
-    spans = Spans(capacity=10)
+    spans = SpanAllocator(capacity=10)
     assert not spans.can_allocate(*size)
     with pytest.raises(ValueError, match="in a row among 10 places"):
         spans.allocate(0, *size)
@@ -41,7 +41,7 @@ def test_what_does_not_fit_is_refused(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_schedules_keep_the_books_right(seed: int) -> None:
-    rng, spans, sizes = random.Random(seed), Spans(), dict[int, tuple[int, int]]()
+    rng, spans, sizes = random.Random(seed), SpanAllocator(), dict[int, tuple[int, int]]()
     for owner in range(150):
         if sizes and rng.random() < 0.45:
             spans = spans.free(sizes_owner := rng.choice(sorted(sizes)))
@@ -72,4 +72,4 @@ def test_random_schedules_keep_the_books_right(seed: int) -> None:
 )
 def test_wrong_books_are_noticed(held: tuple[Span, ...], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Spans(20, held).check_integrity()
+        SpanAllocator(20, held).check_integrity()

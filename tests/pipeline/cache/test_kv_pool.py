@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from retinad.pipeline.cache.kv_pool import Pool, PoolShape, gib
+from retinad.pipeline.cache.kv_pool import KVCachePool, PoolShape, gib
 from retinad.pipeline.cache.step import Backend
 from retinad.pipeline.cache.stream_cache import StreamState
-from retinad.pipeline.cache.window import Layout, Ledger
+from retinad.pipeline.cache.window import CacheLayout, StreamWindow
 from retinad.pipeline.config import StreamConfig
 from retinad.pipeline.errors import AdmissionError
 
@@ -19,11 +19,11 @@ PAGES = 2 + 3 + 3
 """Scale frames, window, and 4 x 3 tokens of history in pages of 5."""
 
 
-def layout(frame_tokens: int = P) -> Layout:
-    return Layout.of(STREAM, frame_tokens, S)
+def layout(frame_tokens: int = P) -> CacheLayout:
+    return CacheLayout.of(STREAM, frame_tokens, S)
 
 
-def filled(pool: Pool, frame_tokens: int, seed: int) -> StreamState:
+def filled(pool: KVCachePool, frame_tokens: int, seed: int) -> StreamState:
     state = new_state(STREAM, pool, frame_tokens)
     for number in range(7):
         run([state], [tokens(seed + number, 2 if number == 0 else 1, frame_tokens)], BACKENDS["dense"])
@@ -109,7 +109,7 @@ def test_one_stream_too_many_is_refused_with_the_sum_and_nothing_changes() -> No
     new_state(STREAM, pool)
 
 
-class Full(Pool):
+class Full(KVCachePool):
     """A pool whose device gives a number of buffers, then no more until one is given back."""
 
     left = 10**6
@@ -138,7 +138,7 @@ def test_a_device_that_runs_full_while_the_pool_grows_leaves_all_streams_as_they
 
 
 def test_a_broken_device_is_no_refusal() -> None:
-    class Broken(Pool):
+    class Broken(KVCachePool):
         def _empty(self, count: int) -> Tensor:
             if count:
                 raise torch.AcceleratorError("CUDA error: unspecified launch failure")
@@ -149,9 +149,9 @@ def test_a_broken_device_is_no_refusal() -> None:
 
 
 def test_a_pool_of_no_layers_takes_no_memory() -> None:
-    pool = Pool(PoolShape(0, H, D, torch.float32, torch.device("cpu")), limit_bytes=0)
-    state = StreamState.allocate(pool, Ledger(layout()))
-    StreamState.allocate(pool, Ledger(layout()))
+    pool = KVCachePool(PoolShape(0, H, D, torch.float32, torch.device("cpu")), limit_bytes=0)
+    state = StreamState.allocate(pool, StreamWindow(layout()))
+    StreamState.allocate(pool, StreamWindow(layout()))
     pool.check_integrity()
     assert (pool.nbytes, state.nbytes, pool.version) == (0, 0, 0)
 

@@ -7,11 +7,11 @@ import torch
 
 from retinad.pipeline.cache.backends.dense import attend_all
 from retinad.pipeline.cache.backends.paged import TableTensors, attend_pages
-from retinad.pipeline.cache.page_table import PageTable, Sight
+from retinad.pipeline.cache.page_table import PageTable, VisibleRanges
 
 from .memory import D, H
 
-TABLE = PageTable.of([Sight(5, ((10, 20),), 5), Sight(5, ((30, 46),), 5)])
+TABLE = PageTable.of([VisibleRanges(5, ((10, 20),), 5), VisibleRanges(5, ((30, 46),), 5)])
 
 
 def test_two_streams_tables() -> None:
@@ -24,18 +24,24 @@ def test_two_streams_tables() -> None:
 @pytest.mark.parametrize("seen", range(1, 16))
 def test_places_around_page_edges(page: int, seen: int) -> None:
     start = 3 * page
-    table = PageTable.of([Sight(page, ((start, start + seen),), page)])
+    table = PageTable.of([VisibleRanges(page, ((start, start + seen),), page)])
     places = [number * page + offset for number in table.pages for offset in range(page)]
     assert places[: table.tokens[0]] == list(range(start, start + seen))
     assert len(places) - table.tokens[0] < page
 
 
 @pytest.mark.parametrize(
-    "sight", [Sight(5, ((1, 9),), 5), Sight(5, ((5, 5),), 5), Sight(0, ((5, 9),), 5), Sight(7, ((14, 20),), 7)]
+    "sight",
+    [
+        VisibleRanges(5, ((1, 9),), 5),
+        VisibleRanges(5, ((5, 5),), 5),
+        VisibleRanges(0, ((5, 9),), 5),
+        VisibleRanges(7, ((14, 20),), 7),
+    ],
 )
-def test_what_has_no_page_table_is_refused(sight: Sight) -> None:
+def test_what_has_no_page_table_is_refused(sight: VisibleRanges) -> None:
     with pytest.raises(ValueError, match="no page table of 5-token pages"):
-        PageTable.of([Sight(5, ((0, 5),), 5), sight])
+        PageTable.of([VisibleRanges(5, ((0, 5),), 5), sight])
 
 
 @pytest.mark.parametrize(

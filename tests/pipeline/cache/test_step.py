@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from retinad.pipeline.cache.kv_pool import Pool
-from retinad.pipeline.cache.page_table import Sight
+from retinad.pipeline.cache.kv_pool import KVCachePool
+from retinad.pipeline.cache.page_table import VisibleRanges
 from retinad.pipeline.cache.step import Attend, Backend, Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.config import RetentionConfig, StreamConfig
@@ -57,7 +57,7 @@ def test_attention_equals_the_float64_oracle_with_every_unused_place_poisoned(ba
 class Player:
     """One stream among others: its state, its oracle and its own tokens."""
 
-    def __init__(self, rng: random.Random, pool: Pool) -> None:
+    def __init__(self, rng: random.Random, pool: KVCachePool) -> None:
         retention = RetentionConfig(*(rng.random() < 0.7 for _ in range(3)))
         settings = (rng.randint(1, 4), rng.randint(1, 4), rng.randint(1, 4), rng.choice((0, 1, 2, 5, 9)))
         self.stream = StreamConfig(*settings, retention=retention)
@@ -189,7 +189,7 @@ class Broken:
 
     whole_pages = True
 
-    def plan(self, pool: Pool, sights: tuple[Sight, ...]) -> Attend:
+    def plan(self, pool: KVCachePool, sights: tuple[VisibleRanges, ...]) -> Attend:
         if self._layer is None:
             raise ValueError("injected")
         attend = self._backend.plan(pool, sights)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from retinad.pipeline.cache.window import MOST_RANGES, FramePlan, Layout, Ledger, Move, StepPlan
+from retinad.pipeline.cache.window import MOST_RANGES, CacheLayout, CopyOp, FramePlan, StepPlan, StreamWindow
 from retinad.pipeline.config import RetentionConfig, StreamConfig
 
 P, S = 5, 3
@@ -15,9 +15,9 @@ Token = tuple[int, int]
 class Storage:
     """Token places that hold names instead of keys, played as a backend plays them."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: CacheLayout) -> None:
         self.places: list[Token | None] = [None] * layout.tokens
-        self.ledger = Ledger(layout)
+        self.ledger = StreamWindow(layout)
 
     def step(self, frames: list[int]) -> tuple[StepPlan, list[list[Token | None]]]:
         """The plan, and what each frame sees."""
@@ -30,7 +30,7 @@ class Storage:
         self.ledger = plan.after
         return plan, seen
 
-    def _move(self, moves: tuple[Move, ...]) -> None:
+    def _move(self, moves: tuple[CopyOp, ...]) -> None:
         for move in moves:
             kept = self.places[move.source : move.source + move.tokens]
             self.places[move.target : move.target + move.tokens] = kept
@@ -95,7 +95,7 @@ def frames_by_step(stream: StreamConfig, first: int, total: int) -> list[list[in
 
 def assert_counted(planned: FramePlan, stream: StreamConfig) -> None:
     """What is counted in frames is what is seen in places, and no keyframe is left out."""
-    context, kept = planned.context, Layout.of(stream, P, S).kept_tokens
+    context, kept = planned.context, CacheLayout.of(stream, P, S).kept_tokens
     places = sum(stop - start for start, stop in planned.visible)
     assert places == context.frames * P + context.history_frames * kept
     if planned.number >= stream.scale_frames:
@@ -106,7 +106,7 @@ def assert_counted(planned: FramePlan, stream: StreamConfig) -> None:
 @pytest.mark.parametrize("short", [False, True], ids=["all scale frames", "fewer scale frames"])
 def test_a_step_sees_what_the_rules_say_and_nothing_twice(short: bool) -> None:
     for stream in streams():
-        storage, rules = Storage(Layout.of(stream, P, S)), Rules(stream)
+        storage, rules = Storage(CacheLayout.of(stream, P, S)), Rules(stream)
         first = 1 if short else stream.scale_frames
         for frames in frames_by_step(stream, first, first + 20):
             plan, seen = storage.step(frames)
@@ -125,7 +125,7 @@ def test_a_step_sees_what_the_rules_say_and_nothing_twice(short: bool) -> None:
 def test_what_steps_of_single_frames_see_is_one_range() -> None:
     """Kernels that read pages rely on it."""
     for stream in streams():
-        storage = Storage(Layout.of(stream, P, S))
+        storage = Storage(CacheLayout.of(stream, P, S))
         if stream.run == 1:
             for frames in frames_by_step(stream, stream.scale_frames, 20):
                 plan, _ = storage.step(frames)
@@ -134,7 +134,7 @@ def test_what_steps_of_single_frames_see_is_one_range() -> None:
 
 def test_frame_numbers_count_committed_frames_only() -> None:
     """A non-keyframe has the number that the next keyframe will have."""
-    ledger = Ledger(Layout.of(StreamConfig(scale_frames=2, window=4, keyframe_interval=3), P, S))
+    ledger = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2, window=4, keyframe_interval=3), P, S))
     numbers = []
     for count in (2, *[1] * 7):
         plan = ledger.plan(count)
@@ -145,7 +145,7 @@ def test_frame_numbers_count_committed_frames_only() -> None:
 
 
 def test_what_a_step_attends_to_stays_constant_for_ever() -> None:
-    ledger = Ledger(Layout.of(StreamConfig(scale_frames=2, window=4, history_frames=10), P, S))
+    ledger = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2, window=4, history_frames=10), P, S))
     ledger = ledger.plan(2).after
     attended = {}
     for frame in range(100_000):
@@ -158,7 +158,7 @@ def test_what_a_step_attends_to_stays_constant_for_ever() -> None:
 
 @pytest.mark.parametrize(("before", "frames"), [(0, 0), (0, 3), (2, 0), (2, 2)])
 def test_a_step_of_a_wrong_size_is_refused(before: int, frames: int) -> None:
-    ledger = Ledger(Layout.of(StreamConfig(scale_frames=2), P, S))
+    ledger = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2), P, S))
     if before:
         ledger = ledger.plan(before).after
     with pytest.raises(ValueError, match="a step takes"):
@@ -166,6 +166,6 @@ def test_a_step_of_a_wrong_size_is_refused(before: int, frames: int) -> None:
 
 
 def test_a_plan_changes_nothing_by_itself() -> None:
-    ledger = Ledger(Layout.of(StreamConfig(scale_frames=2), P, S))
+    ledger = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2), P, S))
     assert ledger.plan(2) == ledger.plan(2)
     assert ledger.committed == 0

@@ -39,7 +39,7 @@ def play(engine: Engine, frames: Sequence[Frame]) -> list[Features]:
 
 
 def model_of(engine: Engine) -> nn.Module:
-    return engine._forward._model
+    return engine._model_runner._model
 
 
 def assert_same(actual: Features, expected: Features, tolerance: float = TOLERANCE) -> None:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from retinad.pipeline.cache.backends.triton import RangedBackend
-from retinad.pipeline.cache.kv_pool import Pool
+from retinad.pipeline.cache.backends.triton import TritonBackend
+from retinad.pipeline.cache.kv_pool import KVCachePool
 from retinad.pipeline.cache.step_tables import StepTables
 from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine import cuda_graphs as captured
-from retinad.pipeline.engine.cuda_graphs import FusedSteps, _CapturedMemory, _Graph
+from retinad.pipeline.engine.cuda_graphs import CudaGraphRunner, _CapturedMemory, _Graph
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.fused_model import FusedAggregator
 from retinad.pipeline.engine.outputs import TokenShape
@@ -47,10 +47,10 @@ class Replay:
             kept.numbers.copy_(layer.numbers)
 
 
-class Replayed(FusedSteps):
+class Replayed(CudaGraphRunner):
     """Captures on the CPU; the next captures raise `errors`, the last one first."""
 
-    def __init__(self, fused: FusedAggregator, pool: Pool, output: OutputConfig) -> None:
+    def __init__(self, fused: FusedAggregator, pool: KVCachePool, output: OutputConfig) -> None:
         super().__init__(fused, pool, output, capture=True)
         self.replays = 0
         self.captures: list[TokenShape] = []
@@ -68,18 +68,18 @@ class Replayed(FusedSteps):
         return _Graph(graph, (), pictures, tables, graph.output)  # type: ignore[arg-type]
 
 
-def addresses(pool: Pool) -> list[int]:
+def addresses(pool: KVCachePool) -> list[int]:
     layers = [pool.layer(index) for index in range(pool.shape.layers)]
     return [tensor.data_ptr() for tensor in (*layers, *pool.states.layer(0).tensors)]
 
 
 def captured_engine(config: ModelConfig = CONFIG) -> tuple[Engine, Replayed]:
     engine = Engine(config)
-    model = engine._forward._model
+    model = engine._model_runner._model
     assert isinstance(model, Aggregator)
-    engine._forward._backend = RangedBackend()
+    engine._model_runner._backend = TritonBackend()
     steps = Replayed(FusedAggregator(model), engine._pool, config.output)
-    engine._forward._fused = steps
+    engine._model_runner._fused = steps
     return engine, steps
 
 
@@ -92,8 +92,8 @@ def rig() -> Iterator[tuple[Engine, Replayed]]:
 
 @pytest.fixture(autouse=True)
 def _unused_places_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = Pool._empty
-    monkeypatch.setattr(Pool, "_empty", lambda pool, tokens: empty(pool, tokens).fill_(float("nan")))
+    empty = KVCachePool._empty
+    monkeypatch.setattr(KVCachePool, "_empty", lambda pool, tokens: empty(pool, tokens).fill_(float("nan")))
 
 
 @pytest.fixture(autouse=True)
@@ -177,7 +177,7 @@ def test_without_room_for_a_graph_steps_go_on_without_and_it_is_tried_again_much
     steps.errors = [torch.OutOfMemoryError("CUDA out of memory")]
     engine.open_stream("a", STREAM, ResizeMode.CROP)
     with captured_engine()[0] as other:
-        other._forward._fused._capture = False  # type: ignore[union-attr]
+        other._model_runner._fused._capture = False  # type: ignore[union-attr]
         other.open_stream("a", STREAM, ResizeMode.CROP)
         for number in range(12):
             (actual,), (expected,) = (good(one.step([frame("a", number)])) for one in (engine, other))
@@ -254,9 +254,9 @@ def test_what_a_graph_reads_besides_weights_is_made_before_it_is_captured(monkey
     network = replace(NETWORK, channels=384, heads=6, depth=1, patch_embed="dinov2_vits14_reg", mixers=("attention",))
     config = replace(CONFIG, network=network, output=replace(OUTPUT, layers=(0,)))
     engine = Engine(config)
-    model = engine._forward._model
+    model = engine._model_runner._model
     assert isinstance(model, Aggregator)
-    steps = FusedSteps(FusedAggregator(model), engine._pool, config.output, capture=True)
+    steps = CudaGraphRunner(FusedAggregator(model), engine._pool, config.output, capture=True)
     made = False
 
     class Capturing:

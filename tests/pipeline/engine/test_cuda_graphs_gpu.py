@@ -11,7 +11,7 @@ import torch
 
 from retinad.pipeline.config import ModelConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine import cuda_graphs as captured
-from retinad.pipeline.engine.cuda_graphs import FusedSteps
+from retinad.pipeline.engine.cuda_graphs import CudaGraphRunner
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Size
 
@@ -25,8 +25,8 @@ NETWORKS = [replace(NETWORK, mixers=HYBRID), DINO]
 SIZES: tuple[Size, ...] = ((112, 84), (112, 56), (112, 112))
 
 
-def steps_of(engine: Engine) -> FusedSteps:
-    fused = engine._forward._fused
+def steps_of(engine: Engine) -> CudaGraphRunner:
+    fused = engine._model_runner._fused
     assert fused is not None
     return fused
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.outputs import largest_record_bytes
-from retinad.pipeline.engine.preprocess import fit, preprocess
+from retinad.pipeline.engine.preprocess import preprocess, resize_geometry
 from retinad.pipeline.frames import Features, Flag, TokenGroup
 
 from ..model.golden import DATA, weight
@@ -80,12 +80,12 @@ def run(config: ModelConfig, count: int = 4) -> list[Features]:
 
 
 def test_features_are_those_of_a_dinov2_written_out(config: ModelConfig) -> None:
-    how, weights = fit(SIZE, ResizeMode.CROP, 56, 14), released_weights()
+    geometry, weights = resize_geometry(SIZE, ResizeMode.CROP, 56, 14), released_weights()
     for number, record in enumerate(run(config)):
         one = frame("ab"[number % 2], number // 2)
-        expected = plain_dinov2(preprocess(one.pixels, how, torch.device("cpu")), weights).numpy()
+        expected = plain_dinov2(preprocess(one.pixels, geometry, torch.device("cpu")), weights).numpy()
         patch, pooled = record.tensors
-        assert (patch.name, patch.layer, patch.data.shape) == ("layer0/patch", 0, (*how.grid, 384))
+        assert (patch.name, patch.layer, patch.data.shape) == ("layer0/patch", 0, (*geometry.grid, 384))
         assert np.abs(patch.data - expected).max() <= 2e-6 * np.abs(expected).max()
         assert (pooled.name, pooled.data.shape) == ("layer0/pooled", (2, 2, 384))
         np.testing.assert_allclose(pooled.data[0, 1], expected[:2, 2:].mean((0, 1)), atol=1e-5)

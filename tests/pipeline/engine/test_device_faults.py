@@ -8,7 +8,7 @@ import torch
 from retinad.pipeline.config import ResizeMode, StreamConfig
 from retinad.pipeline.engine.device_faults import MOST_IN_A_ROW, DeviceFaults
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.model_runner import Batch, Forward, Meanwhile
+from retinad.pipeline.engine.model_runner import Batch, ModelRunner, WhileDeviceBusy
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import Features
 from retinad.pipeline.model.devices import is_device_failure, is_out_of_memory
@@ -100,16 +100,16 @@ def test_later_frames_that_fail_each_time_end_it_though_first_blocks_between_suc
     """A stream begins anew after a failure, so with one camera every second run is a first block."""
     with Engine(CONFIG) as engine:
         engine.open_stream("a", StreamConfig(1, 2), ResizeMode.CROP)
-        run = Forward.run
+        run = ModelRunner.run
 
         def fail_later(
-            forward: Forward, batch: Batch, started_ns: int, meanwhile: Meanwhile | None = None
+            forward: ModelRunner, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None = None
         ) -> list[Features]:
             if not batch[0].stream.starting:
                 raise ValueError("injected")
-            return run(forward, batch, started_ns, meanwhile)
+            return run(forward, batch, started_ns, while_device_busy)
 
-        monkeypatch.setattr(Forward, "run", fail_later)
+        monkeypatch.setattr(ModelRunner, "run", fail_later)
         for number in range(2 * MOST_IN_A_ROW - 1):
             engine.step([frame("a", number)])
         with pytest.raises(DeviceError, match="5 runs in a row failed, ValueError: injected"):

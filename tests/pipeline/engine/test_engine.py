@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from retinad.pipeline.config import OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine, Outcome
-from retinad.pipeline.engine.preprocess import fit, preprocess
+from retinad.pipeline.engine.preprocess import preprocess, resize_geometry
 from retinad.pipeline.errors import DeviceError, ModelError
 from retinad.pipeline.frames import Features, Flag, FrameStamp
 
@@ -35,9 +35,9 @@ def test_features_equal_the_model_called_directly(engine: Engine) -> None:
     engine.open_stream("a", STREAM, ResizeMode.CROP)
     frames = [frame("a", number) for number in range(9)]
     records = play(engine, frames)
-    how = fit((64, 48), ResizeMode.CROP, CONFIG.image_width, 14)
+    geometry = resize_geometry((64, 48), ResizeMode.CROP, CONFIG.image_width, 14)
     with torch.inference_mode():
-        images = torch.stack([preprocess(one.pixels, how, torch.device("cpu")) for one in frames])
+        images = torch.stack([preprocess(one.pixels, geometry, torch.device("cpu")) for one in frames])
         expected = run_stream(model_of(engine), new_state(model_of(engine), STREAM, 42, 56), images)
     assert [record.stamp for record in records] == [one.stamp for one in frames]
     for record, tokens in zip(records, expected, strict=True):
@@ -61,8 +61,8 @@ def test_the_first_frames_come_together_and_are_marked(engine: Engine) -> None:
 def test_a_record_says_what_was_done_to_the_picture(engine: Engine) -> None:
     engine.open_stream("a", StreamConfig(scale_frames=1), ResizeMode.PAD)
     (record,) = good(engine.step([frame("a", 0, size=(64, 32))]))
-    how = fit((64, 32), ResizeMode.PAD, 56, 14)
-    assert (record.model_size, record.grid, record.to_source) == ((56, 56), (4, 4), how.to_source)
+    geometry = resize_geometry((64, 32), ResizeMode.PAD, 56, 14)
+    assert (record.model_size, record.grid, record.to_source) == ((56, 56), (4, 4), geometry.to_source)
 
 
 def test_a_record_says_where_its_time_went(engine: Engine) -> None:

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from retinad.pipeline.config import Attention, DType, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.images import Pictures
-from retinad.pipeline.engine.preprocess import fit
+from retinad.pipeline.engine.preprocess import resize_geometry
 from retinad.pipeline.frames import Features, Frame, FrameStamp, TokenGroup
 
 pytestmark = [
@@ -71,8 +71,8 @@ def test_features_equal_the_cpus(dtype: DType, tolerance: float, attention: Atte
 @pytest.mark.parametrize("mode", ResizeMode)
 def test_pictures_equal_the_cpus_to_one_level(mode: ResizeMode) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
-    how = fit((96, 64), mode, 518, 14)
-    cpu, gpu = (Pictures(torch.device(device)).make(pixels, how).cpu() for device in ("cpu", "cuda:0"))
+    geometry = resize_geometry((96, 64), mode, 518, 14)
+    cpu, gpu = (Pictures(torch.device(device)).make(pixels, geometry).cpu() for device in ("cpu", "cuda:0"))
     assert (cpu - gpu).abs().max() <= 1.01 / 255
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from retinad.pipeline.cache.kv_pool import Pool
-from retinad.pipeline.cache.page_table import PageTable, Sight
+from retinad.pipeline.cache.kv_pool import KVCachePool
+from retinad.pipeline.cache.page_table import PageTable, VisibleRanges
 from retinad.pipeline.cache.step import Attend, Backend
 from retinad.pipeline.config import Attention, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
@@ -41,7 +41,7 @@ def frame(camera: str, number: int, size: Size = LARGE, stream_epoch: int = 0) -
     return Frame(FrameStamp(camera, stream_epoch, number, 0, 0, None, size), pixels)
 
 
-def pool_of(engine: Engine) -> Pool:
+def pool_of(engine: Engine) -> KVCachePool:
     return engine._pool
 
 
@@ -174,7 +174,7 @@ class Broken:
 
     whole_pages = True
 
-    def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
+    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
         if self.armed and self._layer is None:
             raise RuntimeError("injected")
         attend, armed = self._backend.plan(pool, sights), self.armed
@@ -197,8 +197,8 @@ def test_a_fault_anywhere_in_a_step_restarts_its_streams_and_they_go_on_like_new
         raise RuntimeError("injected")
 
     with Engine(replace(CONFIG, attention=attention)) as engine, Engine(replace(CONFIG, attention=attention)) as fresh:
-        broken = Broken(engine._forward._backend, None if site is None else site if isinstance(site, int) else -1)
-        engine._forward._backend = broken
+        broken = Broken(engine._model_runner._backend, None if site is None else site if isinstance(site, int) else -1)
+        engine._model_runner._backend = broken
         open_streams(engine, "abc")
         open_streams(fresh, "ab")
         sizes = {"a": LARGE, "b": LARGE, "c": SMALL}
@@ -246,7 +246,7 @@ class Tables:
 
     whole_pages = True
 
-    def plan(self, pool: Pool, sights: Sequence[Sight]) -> Attend:
+    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
         table = PageTable.of(sights)
         self.sizes.append((len(table.query_starts), len(table.page_starts), len(table.pages), sum(table.tokens)))
         return self._backend.plan(pool, sights)
@@ -271,7 +271,7 @@ def python_calls(engine: Engine, picture: Frame) -> int:
 def test_host_work_of_a_step_does_not_grow_with_the_age_of_the_stream(attention: Attention) -> None:
     """Operations, Python calls and sizes of the plan: equal at ages 10 and 10,000. The reference's grow for ever."""
     with Engine(replace(CONFIG, attention=attention)) as engine:
-        tables = engine._forward._backend = Tables(engine._forward._backend)
+        tables = engine._model_runner._backend = Tables(engine._model_runner._backend)
         open_streams(engine, "a")
         for number in range(10):
             engine.step([frame("a", number)])

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from retinad.pipeline.config import ModelConfig, ResizeMode, RetentionConfig, StreamConfig
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.preprocess import fit, preprocess
-from retinad.pipeline.engine.replay import RecentPictures
+from retinad.pipeline.engine.preprocess import preprocess, resize_geometry
+from retinad.pipeline.engine.replay import ReplayBuffer
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import Features, Flag, Frame
 
@@ -260,22 +260,22 @@ def test_memory_is_bounded_and_smaller_where_epochs_are_short() -> None:
 @pytest.mark.parametrize("mode", ResizeMode)
 @pytest.mark.parametrize("size", [(64, 48), (56, 42), (31, 97), (200, 150)])
 def test_pictures_come_back_from_bytes_as_they_were(mode: ResizeMode, size: tuple[int, int]) -> None:
-    how = fit(size, mode, 56, 14)
-    images = [preprocess(frame("a", number, size).pixels, how, torch.device("cpu")) for number in range(3)]
-    recent = RecentPictures(2)
+    geometry = resize_geometry(size, mode, 56, 14)
+    images = [preprocess(frame("a", number, size).pixels, geometry, torch.device("cpu")) for number in range(3)]
+    recent = ReplayBuffer(2)
     for image in images:
         recent.add(image)
     assert len(recent) == 2
     assert all(torch.equal(kept, image) for kept, image in zip(recent.images(), images[1:], strict=True))
-    other = RecentPictures(2)
+    other = ReplayBuffer(2)
     other.put(recent.levels)
     assert all(torch.equal(kept, image) for kept, image in zip(other.images(), images[1:], strict=True))
     recent.clear()
-    assert (len(recent), recent.nbytes, other.nbytes) == (0, 0, 2 * 3 * how.model_size[0] * how.model_size[1])
+    assert (len(recent), recent.nbytes, other.nbytes) == (0, 0, 2 * 3 * geometry.model_size[0] * geometry.model_size[1])
 
 
 def test_all_levels_of_a_byte_come_back() -> None:
     image = torch.arange(256.0).reshape(1, 16, 16).expand(3, -1, -1) / 255.0
-    recent = RecentPictures(1)
+    recent = ReplayBuffer(1)
     recent.add(image)
     assert torch.equal(recent.images()[0], image)

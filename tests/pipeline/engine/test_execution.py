@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from retinad.pipeline.cache.backends.dense import DenseBackend
-from retinad.pipeline.cache.backends.triton import RangedBackend
+from retinad.pipeline.cache.backends.triton import TritonBackend
 from retinad.pipeline.cache.step import Backend
 from retinad.pipeline.config import Execution, ModelConfig
 from retinad.pipeline.engine.engine import Engine
@@ -17,12 +17,12 @@ from retinad.pipeline.errors import ModelError
 from .engine_rig import CONFIG
 
 ON_GPU = replace(CONFIG, device="cuda:1", dtype="bfloat16")
-RANGED, DENSE = RangedBackend(), DenseBackend()
+RANGED, DENSE = TritonBackend(), DenseBackend()
 
 
 def chosen(config: ModelConfig, backend: Backend) -> str:
     with Engine(CONFIG) as engine:
-        return choose_execution(config, engine._forward._model, engine._pool, backend).name
+        return choose_execution(config, engine._model_runner._model, engine._pool, backend).name
 
 
 @pytest.mark.parametrize(

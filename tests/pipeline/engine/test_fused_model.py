@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from retinad.pipeline.cache.backends.select import Choice
-from retinad.pipeline.cache.backends.triton import RangedBackend
-from retinad.pipeline.cache.kv_pool import Pool
+from retinad.pipeline.cache.backends.triton import TritonBackend
+from retinad.pipeline.cache.kv_pool import KVCachePool
 from retinad.pipeline.config import (
     MixerName,
     ModelConfig,
@@ -33,8 +33,8 @@ TOLERANCE = 0.03
 
 @pytest.fixture(autouse=True)
 def _unused_places_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = Pool._empty
-    monkeypatch.setattr(Pool, "_empty", lambda pool, tokens: empty(pool, tokens).fill_(float("nan")))
+    empty = KVCachePool._empty
+    monkeypatch.setattr(KVCachePool, "_empty", lambda pool, tokens: empty(pool, tokens).fill_(float("nan")))
 
 
 def fused_engine(config: ModelConfig) -> Engine:
@@ -42,7 +42,7 @@ def fused_engine(config: ModelConfig) -> Engine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("retinad.pipeline.engine.execution.fusing_obstacle", lambda *_, **__: None)
         patch.setattr(
-            "retinad.pipeline.engine.engine.choose_backend", lambda *_: Choice("triton", None, RangedBackend())
+            "retinad.pipeline.engine.engine.choose_backend", lambda *_: Choice("triton", None, TritonBackend())
         )
         return Engine(replace(config, execution="fused"))
 
@@ -133,7 +133,7 @@ def test_nan_in_a_memory_of_float8_is_not_taken_for_its_largest_number() -> None
         engine.open_stream("a", StreamConfig(1, 3), ResizeMode.CROP)
         for number in range(3):
             good(engine.step([frame("a", number)]))
-        model = engine._forward._model
+        model = engine._model_runner._model
         weight = model.global_blocks[0].attn.k_norm.weight  # type: ignore[union-attr]
         kept = weight.clone()  # type: ignore[operator]
         with torch.no_grad():

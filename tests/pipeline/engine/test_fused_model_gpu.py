@@ -76,7 +76,7 @@ def test_captured_steps_equal_plain_ones_over_all_edges(network: NetworkConfig) 
                     expected.flags,
                 )
                 assert error(actual, expected) <= ERROR, (number, actual.stamp.camera)
-        fused = captured._forward._fused
+        fused = captured._model_runner._fused
         assert fused is not None
         assert len(fused._graphs) >= 2, "steps of several sizes were replayed"
 

@@ -97,13 +97,13 @@ def test_streams_of_different_ages_and_keyframes_in_one_step_equal_each_alone(co
 
 def spoil_picture(engine: Engine) -> None:
     """The next picture is NaN in the model."""
-    original = engine._forward._model.forward
+    original = engine._model_runner._model.forward
 
     def forward(images: Tensor, *rest: object) -> object:
-        engine._forward._model.forward = original  # type: ignore[method-assign]
+        engine._model_runner._model.forward = original  # type: ignore[method-assign]
         return original(images.index_fill(0, torch.tensor([0]), float("nan")), *rest)  # type: ignore[arg-type]
 
-    engine._forward._model.forward = forward  # type: ignore[assignment, method-assign]
+    engine._model_runner._model.forward = forward  # type: ignore[assignment, method-assign]
 
 
 def break_scan(engine: Engine) -> None:
@@ -179,7 +179,7 @@ def test_a_new_epoch_keeps_the_states_only_if_it_is_told_to() -> None:
             play(engine, [frame("a", number) for number in range(6)])
             before = states(engine)
             stream = engine._streams["a"]
-            engine._runner.renew([stream], 0)
+            engine._executor.renew([stream], 0)
             same = all(torch.equal(one, other) for one, other in zip(before, states(engine), strict=True))
             assert same is carry
             (record,) = play(engine, [frame("a", 6)])

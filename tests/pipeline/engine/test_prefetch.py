@@ -10,10 +10,10 @@ import torch
 from retinad.pipeline.config import ResizeMode
 from retinad.pipeline.engine import prefetch as ahead
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.executor import Part
+from retinad.pipeline.engine.executor import StepOutput
 from retinad.pipeline.engine.images import Pictures
 from retinad.pipeline.engine.outputs import HostCopy
-from retinad.pipeline.engine.prefetch import NAP_S, SPARE_FITTINGS, SPARE_SHARE, Ahead
+from retinad.pipeline.engine.prefetch import NAP_S, SPARE_FITTINGS, SPARE_SHARE, Prefetcher
 from retinad.pipeline.frames import Frame
 
 from .engine_rig import CONFIG, STREAM, alone, assert_same, bad, frame, good
@@ -25,9 +25,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sums: list[int] = []
     make = Pictures.make
 
-    def counted(pictures: Pictures, pixels: np.ndarray, how: object) -> object:
+    def counted(pictures: Pictures, pixels: np.ndarray, geometry: object) -> object:
         sums.append(int(pixels.sum()))
-        return make(pictures, pixels, how)  # type: ignore[arg-type]
+        return make(pictures, pixels, geometry)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Pictures, "make", counted)
     return sums
@@ -106,13 +106,13 @@ def test_pictures_that_no_step_took_are_kept_until_the_next_are_made() -> None:
 def test_meanwhile_is_called_once_when_the_last_forward_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     with opened(Engine(CONFIG), "a", "b") as engine:
-        run = engine._forward._model.forward
+        run = engine._model_runner._model.forward
 
         def forward(*arguments: object) -> object:
             calls.append("forward")
             return run(*arguments)
 
-        monkeypatch.setattr(engine._forward._model, "forward", forward)
+        monkeypatch.setattr(engine._model_runner._model, "forward", forward)
         sizes = {"a": (64, 48), "b": (48, 64)}
         frames = [frame(camera, number, size) for number in range(3) for camera, size in sizes.items()]
         good(engine.step(frames[:1], lambda running: calls.append("meanwhile")))
@@ -125,7 +125,7 @@ def test_a_steps_parts_are_those_of_its_forwards_and_failures_come_first() -> No
     sizes = {"a": (64, 48), "b": (48, 64), "c": (64, 48)}
     with opened(Engine(CONFIG), *sizes) as engine:
         frames = [frame(camera, number, size) for number in range(3) for camera, size in sizes.items()]
-        parts = list(engine.step_in_parts([frame("nobody", 0), *frames]))
+        parts = list(engine.step_outputs([frame("nobody", 0), *frames]))
         assert len(bad(parts[0].outcomes)) == 1
         given = [[(one.stamp.camera, one.stamp.source_seq) for one in good(part.outcomes)] for part in parts[1:]]
         assert [part.last for part in parts] == [False, False, False, False, True]
@@ -171,12 +171,14 @@ class TimedEngine:
         self.fitting_s = fitting_s
         self.prepared_s: list[float] = []
 
-    def step_in_parts(self, frames: Sequence[Frame], meanwhile: Callable[[Callable[[], bool]], None]) -> Iterator[Part]:
+    def step_outputs(
+        self, frames: Sequence[Frame], while_device_busy: Callable[[Callable[[], bool]], None]
+    ) -> Iterator[StepOutput]:
         self.clock.now_s += 0.001
         self.launched_s = self.clock.now_s
-        meanwhile(lambda: self.clock.now_s < self.launched_s + self.run_s)
+        while_device_busy(lambda: self.clock.now_s < self.launched_s + self.run_s)
         self.clock.now_s = max(self.clock.now_s, self.launched_s + self.run_s)
-        yield Part([], last=True)
+        yield StepOutput([], last=True)
 
     def prepare(self, frames: Sequence[Frame]) -> None:
         self.prepared_s.append(self.clock.now_s - self.launched_s)
@@ -188,12 +190,12 @@ def test_it_looks_shortly_before_the_end_and_holds_no_step_up(monkeypatch: pytes
     monkeypatch.setattr(ahead, "time", clock)
     engine = TimedEngine(clock, fitting_s=0.002)
     waiting: list[Frame] = [frame("a", 0)]
-    steps = Ahead(lambda: waiting)
+    steps = Prefetcher(lambda: waiting)
 
     def step(run_s: float, frames: int = 1) -> float | None:
         """After what part of the run it looked; None where it did not, and was late by a nap at most."""
         engine.run_s, count = run_s, len(engine.prepared_s)
-        assert list(steps.step(engine, [frame("a", number) for number in range(frames)])) == [Part([], last=True)]  # type: ignore[arg-type]
+        assert list(steps.step(engine, [frame("a", number) for number in range(frames)])) == [StepOutput([], last=True)]  # type: ignore[arg-type]
         late_s = clock.now_s - engine.launched_s - run_s
         if len(engine.prepared_s) > count:
             assert late_s == pytest.approx(0.0)
@@ -218,5 +220,5 @@ def test_where_nothing_waits_nothing_is_fitted(monkeypatch: pytest.MonkeyPatch) 
     clock = Clock()
     monkeypatch.setattr(ahead, "time", clock)
     engine = TimedEngine(clock, fitting_s=0.002)
-    assert list(Ahead(lambda: []).step(engine, [frame("a", 0)])) == [Part([], last=True)]  # type: ignore[arg-type]
+    assert list(Prefetcher(lambda: []).step(engine, [frame("a", 0)])) == [StepOutput([], last=True)]  # type: ignore[arg-type]
     assert engine.prepared_s == []

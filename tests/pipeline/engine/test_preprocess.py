@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from retinad.pipeline.config import ResizeMode
-from retinad.pipeline.engine.preprocess import Fit, fit, preprocess
+from retinad.pipeline.engine.preprocess import ResizeGeometry, preprocess, resize_geometry
 from retinad.pipeline.frames import Size
 
 CPU = torch.device("cpu")
@@ -23,9 +23,9 @@ def noise(size: Size, seed: int = 0) -> Picture:
     return np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
 
 
-def run(pixels: Picture, mode: ResizeMode, width: int = WIDTH) -> tuple[Fit, npt.NDArray[np.float32]]:
-    how = fit((pixels.shape[1], pixels.shape[0]), mode, width, PATCH)
-    return how, preprocess(pixels, how, CPU).permute(1, 2, 0).numpy()
+def run(pixels: Picture, mode: ResizeMode, width: int = WIDTH) -> tuple[ResizeGeometry, npt.NDArray[np.float32]]:
+    geometry = resize_geometry((pixels.shape[1], pixels.shape[0]), mode, width, PATCH)
+    return geometry, preprocess(pixels, geometry, CPU).permute(1, 2, 0).numpy()
 
 
 def pillow_crop(bgr: Picture, width: int) -> npt.NDArray[np.float64]:
@@ -55,10 +55,10 @@ SIZES = [(640, 480), (1920, 1080), (720, 1280), (518, 378), (100, 75), (1, 1), (
 def test_pictures_equal_pillows_to_one_level(size: Size, mode: ResizeMode) -> None:
     """One level of 255: Pillow rounds its filter weights to 22 bits and halves upwards, torch halves to even."""
     pixels = noise(size)
-    how, actual = run(pixels, mode)
+    geometry, actual = run(pixels, mode)
     expected = (pillow_crop if mode is ResizeMode.CROP else pillow_pad)(pixels, WIDTH)
-    assert actual.shape == expected.shape == (how.model_size[1], how.model_size[0], 3)
-    assert how.grid == (how.model_size[1] // PATCH, how.model_size[0] // PATCH)
+    assert actual.shape == expected.shape == (geometry.model_size[1], geometry.model_size[0], 3)
+    assert geometry.grid == (geometry.model_size[1] // PATCH, geometry.model_size[0] // PATCH)
     difference = np.abs(actual - expected)
     assert difference.max() <= 1.01 * LEVEL
     assert (difference > 0.5 * LEVEL).mean() <= 2e-3
@@ -66,16 +66,16 @@ def test_pictures_equal_pillows_to_one_level(size: Size, mode: ResizeMode) -> No
 
 def test_heights_are_rounded_as_python_rounds() -> None:
     """Halves go to the even number of patches: 14 * 2.5 rows become 2 patches, 14 * 3.5 become 4."""
-    assert fit((140, 35), ResizeMode.CROP, 140, PATCH).grid == (2, 10)
-    assert fit((140, 49), ResizeMode.CROP, 140, PATCH).grid == (4, 10)
+    assert resize_geometry((140, 35), ResizeMode.CROP, 140, PATCH).grid == (2, 10)
+    assert resize_geometry((140, 49), ResizeMode.CROP, 140, PATCH).grid == (4, 10)
 
 
 def test_pad_keeps_all_of_a_portrait_picture() -> None:
     """Public fault (vggt#32): portrait pictures silently lost their top and bottom."""
-    how = fit((720, 1280), ResizeMode.PAD, WIDTH, PATCH)
-    (a, _, c), (_, e, f) = how.to_source
-    left, top = how.pad_left, how.pad_top
-    right, bottom = left + how.resized[0] - 1, top + how.resized[1] - 1
+    geometry = resize_geometry((720, 1280), ResizeMode.PAD, WIDTH, PATCH)
+    (a, _, c), (_, e, f) = geometry.to_source
+    left, top = geometry.pad_left, geometry.pad_top
+    right, bottom = left + geometry.resized[0] - 1, top + geometry.resized[1] - 1
     assert (a * (left - 0.5) + c, e * (top - 0.5) + f) == pytest.approx((-0.5, -0.5))
     assert (a * (right + 0.5) + c, e * (bottom + 0.5) + f) == pytest.approx((719.5, 1279.5))
 
@@ -88,23 +88,23 @@ def test_a_dot_is_found_where_the_mapping_says(size: Size, mode: ResizeMode) -> 
     centre = (width * 3 // 4, height // 2 - 9)
     pixels = np.zeros((height, width, 3), np.uint8)
     pixels[centre[1] - 8 : centre[1] + 9, centre[0] - 8 : centre[0] + 9] = 255
-    how, picture = run(pixels, mode)
+    geometry, picture = run(pixels, mode)
     inside = picture[
-        how.pad_top : how.pad_top + min(how.resized[1], how.model_size[1]),
-        how.pad_left : how.pad_left + how.resized[0],
+        geometry.pad_top : geometry.pad_top + min(geometry.resized[1], geometry.model_size[1]),
+        geometry.pad_left : geometry.pad_left + geometry.resized[0],
         0,
     ]
     rows, columns = np.indices(inside.shape)
-    y = (rows * inside).sum() / inside.sum() + how.pad_top
-    x = (columns * inside).sum() / inside.sum() + how.pad_left
-    (a, _, c), (_, e, f) = how.to_source
+    y = (rows * inside).sum() / inside.sum() + geometry.pad_top
+    x = (columns * inside).sum() / inside.sum() + geometry.pad_left
+    (a, _, c), (_, e, f) = geometry.to_source
     assert (a * x + c, e * y + f) == pytest.approx(centre, abs=0.5)
 
 
 def test_intrinsics_follow_the_mapping() -> None:
     """A known pinhole: project into the source, into the model's picture, and back to the same ray."""
-    how = fit((1920, 1080), ResizeMode.CROP, WIDTH, PATCH)
-    (a, _, c), (_, e, f) = how.to_source
+    geometry = resize_geometry((1920, 1080), ResizeMode.CROP, WIDTH, PATCH)
+    (a, _, c), (_, e, f) = geometry.to_source
     focal, centre = (1500.0, 1480.0), (955.0, 542.0)
     model_focal, model_centre = (focal[0] / a, focal[1] / e), ((centre[0] - c) / a, (centre[1] - f) / e)
     for ray in ((0.0, 0.0), (0.4, -0.3), (-0.6, 0.35)):
@@ -133,15 +133,15 @@ def test_blue_green_red_becomes_red_green_blue_from_0_to_1() -> None:
 )
 def test_another_format_is_refused(pixels: Picture) -> None:
     with pytest.raises(ValueError, match=r"expected uint8 \[30, 40, 3\], got"):
-        preprocess(pixels, fit((40, 30), ResizeMode.CROP, 56, PATCH), CPU)
+        preprocess(pixels, resize_geometry((40, 30), ResizeMode.CROP, 56, PATCH), CPU)
 
 
 def test_padding_is_white_and_says_where() -> None:
-    how, picture = run(np.zeros((480, 640, 3), np.uint8), ResizeMode.PAD)
-    assert how.resized == (518, 392)
-    assert (how.pad_left, how.pad_top) == (0, 63)
-    assert picture[: how.pad_top].min() == picture[how.pad_top + 392 :].min() == 1.0
-    assert picture[how.pad_top : how.pad_top + 392].max() == 0.0
+    geometry, picture = run(np.zeros((480, 640, 3), np.uint8), ResizeMode.PAD)
+    assert geometry.resized == (518, 392)
+    assert (geometry.pad_left, geometry.pad_top) == (0, 63)
+    assert picture[: geometry.pad_top].min() == picture[geometry.pad_top + 392 :].min() == 1.0
+    assert picture[geometry.pad_top : geometry.pad_top + 392].max() == 0.0
 
 
 @pytest.mark.parametrize("mode", ResizeMode)
@@ -150,11 +150,11 @@ def test_padding_is_white_and_says_where() -> None:
 def test_every_size_gives_a_picture_or_says_which_it_was(width: int, height: int, mode: ResizeMode) -> None:
     if max(width, height) > 16 * min(width, height):
         with contextlib.suppress(ValueError):
-            fit((width, height), mode, WIDTH, PATCH)
+            resize_geometry((width, height), mode, WIDTH, PATCH)
         return
-    how = fit((width, height), mode, WIDTH, PATCH)
-    assert all(side % PATCH == 0 and 0 < side <= WIDTH for side in how.model_size)
-    assert max(how.resized) <= 16 * WIDTH
+    geometry = resize_geometry((width, height), mode, WIDTH, PATCH)
+    assert all(side % PATCH == 0 and 0 < side <= WIDTH for side in geometry.model_size)
+    assert max(geometry.resized) <= 16 * WIDTH
 
 
 @pytest.mark.parametrize(
@@ -168,14 +168,14 @@ def test_every_size_gives_a_picture_or_says_which_it_was(width: int, height: int
 )
 def test_a_refused_picture_says_why(size: Size, mode: ResizeMode, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        fit(size, mode, WIDTH, PATCH)
+        resize_geometry(size, mode, WIDTH, PATCH)
 
 
 def test_a_read_only_view_of_shared_memory_is_taken_and_let_go() -> None:
     pixels = noise((64, 48))
     pixels.flags.writeable = False
-    how = fit((64, 48), ResizeMode.CROP, 64 - 64 % PATCH, PATCH)
-    picture = preprocess(pixels, how, CPU)
+    geometry = resize_geometry((64, 48), ResizeMode.CROP, 64 - 64 % PATCH, PATCH)
+    picture = preprocess(pixels, geometry, CPU)
     before = picture.clone()
     pixels.flags.writeable = True
     pixels[:] = 0

@@ -129,13 +129,13 @@ def test_a_number_that_is_not_finite_spoils_those_after_it_in_the_run_and_no_lat
     with Engine(model(mixers)) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
         given = good(engine.step(frames[:5]))
-        forward = engine._forward._model.forward
+        forward = engine._model_runner._model.forward
 
         def spoil(images: Tensor, *rest: object) -> object:
             return forward(images.index_fill(0, torch.tensor([2]), float("nan")), *rest)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine._forward._model, "forward", spoil)
+            patch.setattr(engine._model_runner._model, "forward", spoil)
             spoilt = good(engine.step(frames[5:9]))
         after = good(engine.step(frames[9:]))
     assert [Flag.NAN in record.flags for record in spoilt] == [number >= sound for number in range(4)]

@@ -10,8 +10,8 @@ import torch
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.preprocess import fit, preprocess
-from retinad.pipeline.engine.replay import RecentPictures
+from retinad.pipeline.engine.preprocess import preprocess, resize_geometry
+from retinad.pipeline.engine.replay import ReplayBuffer
 from retinad.pipeline.frames import Features, Frame
 
 from .engine_rig import CONFIG, assert_same, frame, good, play
@@ -78,8 +78,8 @@ def test_a_file_goes_from_one_device_to_the_other(tmp_path: Path) -> None:
 
 def test_pictures_come_back_from_bytes_as_they_were() -> None:
     device = torch.device("cuda:0")
-    recent = RecentPictures(1)
+    recent = ReplayBuffer(1)
     for size in ((64, 48), (200, 150)):
-        image = preprocess(frame("a", 0, size).pixels, fit(size, ResizeMode.PAD, 56, 14), device)
+        image = preprocess(frame("a", 0, size).pixels, resize_geometry(size, ResizeMode.PAD, 56, 14), device)
         recent.add(image)
         assert torch.equal(recent.images()[0], image)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from retinad.pipeline.cache.backends.dense import DenseBackend
-from retinad.pipeline.cache.kv_pool import Pool, PoolShape
+from retinad.pipeline.cache.kv_pool import KVCachePool, PoolShape
 from retinad.pipeline.cache.step import Backend, Step
 from retinad.pipeline.cache.stream_cache import StreamState
-from retinad.pipeline.cache.window import Layout, Ledger
+from retinad.pipeline.cache.window import CacheLayout, StreamWindow
 from retinad.pipeline.config import NetworkConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.model.aggregator import Aggregator, FrameNumbers, LayerOutput
 
@@ -90,18 +90,18 @@ def pictures(seed: int, frames: int, height: int, width: int) -> Tensor:
     return torch.from_numpy(drawn[0])
 
 
-def new_pool(model: Aggregator, dtype: torch.dtype = torch.float32) -> Pool:
+def new_pool(model: Aggregator, dtype: torch.dtype = torch.float32) -> KVCachePool:
     network = model.network
-    return Pool(PoolShape(network.depth, network.heads, model.head_dim, dtype, torch.device("cpu")))
+    return KVCachePool(PoolShape(network.depth, network.heads, model.head_dim, dtype, torch.device("cpu")))
 
 
 def new_state(
-    model: Aggregator, stream: StreamConfig, height: int, width: int, pool: Pool | None = None
+    model: Aggregator, stream: StreamConfig, height: int, width: int, pool: KVCachePool | None = None
 ) -> StreamState:
     network = model.network
     tokens = (height // network.patch_size) * (width // network.patch_size) + model.special_tokens
-    layout = Layout.of(stream, tokens, model.special_tokens)
-    return StreamState.allocate(pool or new_pool(model), Ledger(layout))
+    layout = CacheLayout.of(stream, tokens, model.special_tokens)
+    return StreamState.allocate(pool or new_pool(model), StreamWindow(layout))
 
 
 DENSE = DenseBackend()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from retinad.pipeline.model.merged_weights import ROWS, SideBySide
+from retinad.pipeline.model.merged_weights import ROWS, MergedWeights
 
 
 def linears() -> nn.ModuleDict:
@@ -22,7 +22,7 @@ def listed(layers: nn.ModuleDict) -> list[nn.Linear]:
 def test_rows_are_the_weights_in_order_and_zeros() -> None:
     layers = linears()
     want = torch.cat([layer.weight.detach() for layer in listed(layers)])
-    whole = SideBySide().rows(listed(layers))
+    whole = MergedWeights().rows(listed(layers))
     assert whole.shape == (2 * ROWS, 5)
     assert torch.equal(whole[:68], want)
     assert not whole[68:].any()
@@ -32,20 +32,20 @@ def test_rows_are_the_weights_in_order_and_zeros() -> None:
 def test_taps_have_dense_channels() -> None:
     layers = [nn.Conv1d(n, n, 4, groups=n, bias=False) for n in (3, 5)]
     want = torch.cat([layer.weight.detach() for layer in layers])
-    whole = SideBySide().taps(layers)
+    whole = MergedWeights().taps(layers)
     assert torch.equal(whole, want)
     assert whole.stride(0) == 1
     assert all(torch.equal(layer.weight, part) for layer, part in zip(layers, want.split((3, 5)), strict=True))
 
 
 def test_made_once() -> None:
-    layers, together = linears(), SideBySide()
+    layers, together = linears(), MergedWeights()
     assert together.rows(listed(layers)) is together.rows(listed(layers))
 
 
 @pytest.mark.parametrize("assign", [False, True])
 def test_loaded_weights_are_used(assign: bool) -> None:
-    layers, together = linears(), SideBySide()
+    layers, together = linears(), MergedWeights()
     together.rows(listed(layers))
     weights = {name: torch.randn_like(value) for name, value in layers.state_dict().items()}
     layers.load_state_dict(weights, assign=assign)
@@ -56,7 +56,7 @@ def test_loaded_weights_are_used(assign: bool) -> None:
 
 
 def test_another_number_format_is_used() -> None:
-    layers, together = linears(), SideBySide()
+    layers, together = linears(), MergedWeights()
     together.rows(listed(layers))
     layers.to(torch.bfloat16)
     assert together.rows(listed(layers)).dtype == torch.bfloat16
@@ -64,7 +64,7 @@ def test_another_number_format_is_used() -> None:
 
 def test_saved_weights_are_the_layers_alone() -> None:
     layers = linears()
-    SideBySide().rows(listed(layers))
+    MergedWeights().rows(listed(layers))
     file = io.BytesIO()
     torch.save(layers.state_dict(), file)
     file.seek(0)
@@ -75,7 +75,7 @@ def test_saved_weights_are_the_layers_alone() -> None:
 
 def test_a_copy_has_weights_of_its_own() -> None:
     holder = nn.Module()
-    holder.layers, holder.together = linears(), SideBySide()
+    holder.layers, holder.together = linears(), MergedWeights()
     whole = holder.together.rows(listed(holder.layers))
     other = copy.deepcopy(holder)
     listed(other.layers)[0].weight.data.zero_()
@@ -88,6 +88,6 @@ def test_weights_stay_ordinary_tensors() -> None:
     """Made in the first step, which is an inference, they must still take new values after it."""
     layers = linears()
     layers.requires_grad_(False)
-    whole = SideBySide().rows(listed(layers))
+    whole = MergedWeights().rows(listed(layers))
     assert not whole.is_inference()
     assert not any(layer.weight.is_inference() or layer.weight.requires_grad for layer in listed(layers))

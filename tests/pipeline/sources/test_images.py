@@ -17,7 +17,7 @@ from retinad.pipeline.sources.exif import orientation, upright
 from retinad.pipeline.sources.images import ImagesReader, decode
 from retinad.pipeline.sources.open import open_path
 from retinad.pipeline.sources.paths import list_pictures, match_files, natural_key
-from retinad.pipeline.sources.reader import UnreadablePicture
+from retinad.pipeline.sources.reader import UnreadableImage
 
 from ..capture.rig import lossless
 
@@ -142,7 +142,7 @@ def test_what_is_no_file_is_left_out_unread(tmp_path: Path, special: str) -> Non
     (tmp_path / "a.png").symlink_to(special)
     reader = ImagesReader([str(tmp_path / "a.png")])
     assert reader.grab() is not None
-    with pytest.raises(UnreadablePicture, match="it is no file"):
+    with pytest.raises(UnreadableImage, match="it is no file"):
         reader.retrieve(None)
 
 

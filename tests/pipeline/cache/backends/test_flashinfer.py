@@ -10,7 +10,7 @@ from retinad.pipeline.cache.backends.flashinfer import FlashInferBackend, plan_b
 from retinad.pipeline.cache.backends.paged import TableTensors, attend_pages
 from retinad.pipeline.cache.backends.select import choose_backend
 from retinad.pipeline.cache.kv_pool import PoolShape
-from retinad.pipeline.cache.page_table import Sight
+from retinad.pipeline.cache.page_table import VisibleRanges
 from retinad.pipeline.config import FlashInferKernels, ModelConfig, StreamConfig
 from retinad.pipeline.errors import ModelError
 
@@ -73,7 +73,7 @@ def test_queries_that_were_not_planned_never_reach_the_kernels() -> None:
     """The kernels would read and write beyond them."""
     pool = new_pool()
     new_state(StreamConfig(2, 2), pool)
-    attend = FlashInferBackend(FakeWrapper(), "fa2").plan(pool, [Sight(5, ((0, 10),), 5)])
+    attend = FlashInferBackend(FakeWrapper(), "fa2").plan(pool, [VisibleRanges(5, ((0, 10),), 5)])
     for wrong in (torch.zeros(6, H, D), torch.zeros(5, H, D + 1), torch.zeros(5, H, D, dtype=torch.float64)):
         with pytest.raises(ValueError, match="planned for 5 queries"):
             attend(0, wrong)
@@ -83,7 +83,7 @@ def test_a_plan_larger_than_the_kernels_workspace_is_refused() -> None:
     pool = new_pool()
     new_state(StreamConfig(200_000, 1), pool)
     with pytest.raises(ValueError, match=r"takes .* of 8\.0 MiB at most"):
-        FlashInferBackend(FakeWrapper(), "fa2").plan(pool, [Sight(2_000_000, ((0, 10),), 5)])
+        FlashInferBackend(FakeWrapper(), "fa2").plan(pool, [VisibleRanges(2_000_000, ((0, 10),), 5)])
 
 
 @pytest.mark.parametrize("kernels", ["fa2", "fa3"])

@@ -12,11 +12,11 @@ from torch import Tensor
 from retinad.pipeline.cache.backends.dense import DenseBackend, attend_all
 from retinad.pipeline.cache.backends.dense import seen as places_of
 from retinad.pipeline.cache.backends.flashinfer import FlashInferBackend, open_flashinfer
-from retinad.pipeline.cache.kv_pool import Pool, PoolShape
-from retinad.pipeline.cache.page_table import Sight, sights_of
+from retinad.pipeline.cache.kv_pool import KVCachePool, PoolShape
+from retinad.pipeline.cache.page_table import VisibleRanges, visible_ranges
 from retinad.pipeline.cache.step import Step
 from retinad.pipeline.cache.stream_cache import StreamState
-from retinad.pipeline.cache.window import Layout, Ledger
+from retinad.pipeline.cache.window import CacheLayout, StreamWindow
 from retinad.pipeline.config import FlashInferKernels, StreamConfig
 from retinad.pipeline.errors import ModelError
 
@@ -54,9 +54,9 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator("cuda").manual_seed(seed)
 
 
-def poisoned(pages: Sequence[tuple[int, int]]) -> Pool:
+def poisoned(pages: Sequence[tuple[int, int]]) -> KVCachePool:
     """A pool with a span of so many pages of so many tokens each, all NaN."""
-    pool = Pool(SHAPE)
+    pool = KVCachePool(SHAPE)
     for page_tokens, count in pages:
         pool.hold_pages(page_tokens, count)
     pool.layer(0).fill_(math.nan)
@@ -67,7 +67,7 @@ def relative(actual: Tensor, expected: Tensor) -> float:
     return float((actual.float() - expected).norm() / expected.norm())
 
 
-def exact(query: Tensor, pool: Pool, sight: Sight) -> Tensor:
+def exact(query: Tensor, pool: KVCachePool, sight: VisibleRanges) -> Tensor:
     keys, values = places_of(pool.layer(0), sight).float().unbind(0)
     return attend_all(query.float(), keys, values)
 
@@ -86,7 +86,7 @@ def test_ones_give_ones_whatever_the_page_size_with_nan_in_every_other_place(
         pool.layer(0)[0, page : page + seen] = 3 * normal(seen, H, D, generator=generator)
         pool.layer(0)[1, page : page + seen] = 1
         query = normal(page, H, D, generator=generator)
-        out = backend.plan(pool, [Sight(page, ((page, page + seen),), page)])(0, query)
+        out = backend.plan(pool, [VisibleRanges(page, ((page, page + seen),), page)])(0, query)
         assert (out.float() - 1).abs().max() <= 1e-3, seen
 
 
@@ -101,7 +101,7 @@ def test_random_sights_of_random_streams_equal_float32(backend: FlashInferBacken
         for span in pool.spans.held:
             first = rng.randrange(span.pages)
             stop = rng.randint(span.start + first * page + 1, span.stop)
-            sights.append(Sight(rng.choice((1, page, 3 * page)), ((span.start + first * page, stop),), page))
+            sights.append(VisibleRanges(rng.choice((1, page, 3 * page)), ((span.start + first * page, stop),), page))
             start = sights[-1].ranges[0][0]
             pool.layer(0)[:, start:stop] = 2 * normal(2, stop - start, H, D, generator=generator)
         query = normal(sum(sight.rows for sight in sights), H, D, generator=generator)
@@ -119,7 +119,7 @@ def test_large_equal_logits_give_the_mean(backend: FlashInferBackend, key: float
     pool.layer(0)[0, :250] = key
     pool.layer(0)[1, :250] = normal(250, H, D, generator=seeded(0))
     query = torch.full((page, H, D), 100, dtype=DTYPE, device="cuda")
-    out = backend.plan(pool, [Sight(page, ((0, 250),), page)])(0, query)
+    out = backend.plan(pool, [VisibleRanges(page, ((0, 250),), page)])(0, query)
     mean = pool.layer(0)[1, :250].float().mean(0).expand(page, H, D)
     assert (out.float() - mean).abs().max() <= 2e-3
 
@@ -128,16 +128,16 @@ def test_pages_beyond_32_bits_of_numbers_are_read_rightly(backend: FlashInferBac
     """Page number times stride is beyond 2^31; a product in 32 bits would read elsewhere."""
     page = 1005
     pages = 2**31 // (page * H * D) + 3
-    pool, query = Pool(SHAPE), normal(page, H, D, generator=seeded(0))
+    pool, query = KVCachePool(SHAPE), normal(page, H, D, generator=seeded(0))
     pool.hold_pages(page, pages)
     data, outputs = 2 * normal(2, 2 * page, H, D, generator=seeded(1)), []
     for start in (0, (pages - 2) * page):
         pool.layer(0)[:, : 2 * page] = math.nan
         pool.layer(0)[:, start : start + 2 * page] = data
-        outputs.append(backend.plan(pool, [Sight(page, ((start, start + 2 * page - 7),), page)])(0, query))
+        outputs.append(backend.plan(pool, [VisibleRanges(page, ((start, start + 2 * page - 7),), page)])(0, query))
     assert torch.equal(*outputs)
     assert (
-        relative(outputs[1], exact(query, pool, Sight(page, ((start, start + 2 * page - 7),), page)))
+        relative(outputs[1], exact(query, pool, VisibleRanges(page, ((start, start + 2 * page - 7),), page)))
         <= FLASHINFER_ERROR
     )
 
@@ -155,9 +155,9 @@ class Errors:
 
 def live(backend: FlashInferBackend, streams: int, steps: int, frame_tokens: int, stream: StreamConfig) -> Errors:
     """Streams side by side in one pool that is NaN where nothing was written; each age one more than the last's."""
-    layout, errors, generator = Layout.of(stream, frame_tokens, S), Errors(), seeded(7)
-    pool = Pool(SHAPE)
-    states = [StreamState.allocate(pool, Ledger(layout)) for _ in range(streams)]
+    layout, errors, generator = CacheLayout.of(stream, frame_tokens, S), Errors(), seeded(7)
+    pool = KVCachePool(SHAPE)
+    states = [StreamState.allocate(pool, StreamWindow(layout)) for _ in range(streams)]
     pool.layer(0).fill_(math.nan)
     for number in range(steps):
         present = states[: number + 1]
@@ -168,7 +168,9 @@ def live(backend: FlashInferBackend, streams: int, steps: int, frame_tokens: int
             step.append(0, key, value)
             out = step.attend(0, query)
             sights = [
-                part for state, plan in zip(present, step.plans, strict=True) for part in sights_of(state.span, plan)
+                part
+                for state, plan in zip(present, step.plans, strict=True)
+                for part in visible_ranges(state.span, plan)
             ]
             if number % 20 < 2 or number > steps - 3:
                 compare(errors, pool, sights, query.flatten(0, 1), out.flatten(0, 1))
@@ -176,7 +178,7 @@ def live(backend: FlashInferBackend, streams: int, steps: int, frame_tokens: int
     return errors
 
 
-def compare(errors: Errors, pool: Pool, sights: list[Sight], query: Tensor, out: Tensor) -> None:
+def compare(errors: Errors, pool: KVCachePool, sights: list[VisibleRanges], query: Tensor, out: Tensor) -> None:
     dense = DenseBackend().plan(pool, sights)(0, query)
     rows = [sight.rows for sight in sights]
     for sight, part, one, other in zip(sights, query.split(rows), out.split(rows), dense.split(rows), strict=True):

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from retinad.pipeline.cache.backends.dense import DenseBackend
-from retinad.pipeline.cache.backends.triton import RangedBackend, check_device
-from retinad.pipeline.cache.kv_pool import Pool, PoolShape
-from retinad.pipeline.cache.page_table import Sight
+from retinad.pipeline.cache.backends.triton import TritonBackend, check_device
+from retinad.pipeline.cache.kv_pool import KVCachePool, PoolShape
+from retinad.pipeline.cache.page_table import VisibleRanges
 from retinad.pipeline.cache.step import Step
 from retinad.pipeline.cache.stream_cache import StreamState
-from retinad.pipeline.cache.window import Layout, Ledger
+from retinad.pipeline.cache.window import CacheLayout, StreamWindow
 from retinad.pipeline.config import RetentionConfig, StreamConfig
 from retinad.pipeline.errors import ModelError
 
@@ -37,10 +37,10 @@ def _references_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_frame_of_every_step_attends_as_the_dense_backend_does() -> None:
     rng, generator = random.Random(1), torch.Generator().manual_seed(1)
-    pool = Pool(SHAPE)
-    states = [StreamState.allocate(pool, Ledger(Layout.of(stream, P, S))) for stream in STREAMS]
+    pool = KVCachePool(SHAPE)
+    states = [StreamState.allocate(pool, StreamWindow(CacheLayout.of(stream, P, S))) for stream in STREAMS]
     pool.layer(0).fill_(float("nan"))
-    ranged, dense = RangedBackend(), DenseBackend()
+    ranged, dense = TritonBackend(), DenseBackend()
     for number in range(20):
         counts = [stream.scale_frames if number == 0 else rng.randint(1, stream.run) for stream in STREAMS]
         query, key, value = torch.randn(3, sum(counts), P, H, D, generator=generator).bfloat16()
@@ -53,10 +53,10 @@ def test_every_frame_of_every_step_attends_as_the_dense_backend_does() -> None:
 
 
 def test_parts_of_frames_and_frames_of_two_sizes_are_refused() -> None:
-    sight = Sight(P, ((0, P),), P)
+    sight = VisibleRanges(P, ((0, P),), P)
     for sights in ([sight, replace(sight, rows=P + 1)], [sight, replace(sight, page_tokens=P + 1)]):
         with pytest.raises(ValueError, match="expected whole frames of 5 tokens"):
-            RangedBackend().plan(Pool(SHAPE), sights)
+            TritonBackend().plan(KVCachePool(SHAPE), sights)
 
 
 def test_a_device_that_is_too_old_is_named_by_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ class Cameras:
             one.power_off()
 
 
-class Blows:
+class Faults:
     """Everything that is done, as functions without arguments.
 
     Args:
