@@ -26,7 +26,7 @@ from retinad.daemon.service.systemd import Notifier
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.engine.device_faults import MOST_IN_A_ROW
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.errors import DeviceError
+from retinad.pipeline.errors import DeviceError, ModelError
 
 from ..faulty import AT, BUSY, ILLEGAL_ACCESS, FaultyEngine, out_of_memory
 from ..service_rig import FAULTY, receive_until, running, subscriber, write_config
@@ -177,7 +177,7 @@ def test_a_step_that_hangs_ends_the_process_with_70_and_the_log_says_where(tmp_p
     stack = hung["stack"]
     assert isinstance(stack, list)
     assert stack[-1].endswith("_fail")
-    assert any("forward.py" in call for call in stack)
+    assert any("model_runner.py" in call for call in stack)
     assert SECRET not in process.log.read_text()
 
 
@@ -277,7 +277,7 @@ def test_what_fails_while_loading_is_told_in_the_services_own_words(
 
     monkeypatch.setattr("retinad.pipeline.engine.open.Engine", fail)
     config = load_config(write_config(tmp_path, camera("a", SOURCE)), {})
-    with pytest.raises(load.ModelError, match=r"busy or unavailable|has no room for the model") as caught:
+    with pytest.raises(ModelError, match=r"busy or unavailable|has no room for the model") as caught:
         load.make_engine(config)
     assert isinstance(caught.value, DeviceError) is (error is BUSY)
 
