@@ -90,7 +90,7 @@ class StreamConfig:
             )
 
     @property
-    def run(self) -> int:
+    def frames_per_step(self) -> int:
         """Frames that one step takes at most: frames that leave the window in a step must be there before it."""
         return min(self.run_frames, self.window)
 
@@ -140,14 +140,14 @@ class CameraConfig:
     stream: StreamConfig = StreamConfig()
 
     @property
-    def run(self) -> int:
+    def frames_per_step(self) -> int:
         """Frames that one step takes at most: several only where none may be dropped."""
-        return self.stream.run if self.mode is CaptureMode.LOSSLESS else 1
+        return self.stream.frames_per_step if self.mode is CaptureMode.LOSSLESS else 1
 
     @property
     def waiting_frames(self) -> int:
         """Frames that wait for the model at most: enough for a run."""
-        return max(self.queue_frames, self.run)
+        return max(self.queue_frames, self.frames_per_step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class FrameQueue:
 
     Attributes:
         counters: what became of the camera's frames.
-        run: frames that are taken together, at most.
+        frames_per_step: frames that are taken together, at most.
         first_epoch: number of the first connection whose frames pass here; those of earlier ones are accounted for.
     """
 
@@ -49,13 +49,13 @@ class FrameQueue:
         self,
         mode: CaptureMode,
         capacity: int,
-        run: int,
+        frames_per_step: int,
         counters: FrameCounters,
         wake: Callable[[], None],
         first_epoch: int,
     ) -> None:
         self.counters = counters
-        self.run = run
+        self.frames_per_step = frames_per_step
         self.first_epoch = first_epoch
         self._mode = mode
         self._capacity = capacity
@@ -69,7 +69,7 @@ class FrameQueue:
     @property
     def ready(self) -> int:
         """Waiting frames that can be taken together."""
-        return min(len(self._frames), self.run)
+        return min(len(self._frames), self.frames_per_step)
 
     @property
     def would_wait(self) -> bool:
@@ -187,7 +187,7 @@ class FrameQueues:
         capacity: int,
         counters: FrameCounters | None = None,
         *,
-        run: int = 1,
+        frames_per_step: int = 1,
         first_epoch: int = 0,
     ) -> FrameQueue:
         """Make the queue of a camera.
@@ -197,14 +197,14 @@ class FrameQueues:
             mode: what a full queue does.
             capacity: frames that wait at most, at least 1.
             counters: counters to go on with, or None to start at zero.
-            run: frames that are taken together, at most.
+            frames_per_step: frames that are taken together, at most.
             first_epoch: number of the first connection whose frames pass here.
         """
         if camera in self._queues:
             raise ValueError(f"camera {camera!r} already has a queue")
         if capacity < 1:
             raise ValueError(f"capacity is at least 1, got {capacity}")
-        queue = FrameQueue(mode, capacity, run, counters or FrameCounters(), self._wake, first_epoch)
+        queue = FrameQueue(mode, capacity, frames_per_step, counters or FrameCounters(), self._wake, first_epoch)
         self._queues[camera] = queue
         self._turn.append(camera)
         return queue

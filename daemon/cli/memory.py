@@ -127,8 +127,9 @@ def _share(model: ModelConfig, camera: CameraConfig, known: Size | None) -> _Sha
     if pictures:
         lines.append(f"    pictures for the next epoch: {gib(pictures)}")
     frame_bytes = step_bytes(model, tokens)
-    lines.append(f"    a step computes with about {gib(camera.run * frame_bytes)} for {_counted(camera.run)}")
-    frames = max(camera.run, camera.stream.scale_frames)
+    run = camera.frames_per_step
+    lines.append(f"    a step computes with about {gib(run * frame_bytes)} for {_counted(run)}")
+    frames = max(run, camera.stream.scale_frames)
     return _Share(taken, frames, frame_bytes, geometry.model_size, "\n".join(lines))
 
 

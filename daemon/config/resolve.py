@@ -66,7 +66,7 @@ def resolve_camera(
     own_stream = resolve_stream(table.stream, (*path, "stream"), stream, report) if table.stream else stream
     camera = replace(CameraConfig(table.name, source), **(given(table) | {"source": source, "stream": own_stream}))
     # A live camera gives its newest frame alone: room for more would stand empty.
-    return replace(camera, stream=replace(camera.stream, run_frames=camera.run))
+    return replace(camera, stream=replace(camera.stream, run_frames=camera.frames_per_step))
 
 
 def check_names(cameras: object, report: Report) -> None:

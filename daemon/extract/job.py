@@ -162,9 +162,9 @@ class _Job:
 
     async def _extract(self, worker: Worker[Engine], output: Output, total: int | None) -> ExitCode:
         config = self._wanted.camera(output.index.settings.stream)
-        queue = FrameQueue(config.mode, config.waiting_frames, config.run, FrameCounters(), self._wake, 0)
+        queue = FrameQueue(config.mode, config.waiting_frames, config.frames_per_step, FrameCounters(), self._wake, 0)
         camera = Camera(config, queue, partial(self._see, output), on_log=self._reporter.hear)
-        send, receive = anyio.create_memory_object_stream[_Done](max(1, _WRITE_BEHIND // config.run))
+        send, receive = anyio.create_memory_object_stream[_Done](max(1, _WRITE_BEHIND // config.frames_per_step))
         self._reporter.begin(output.frames)
         async with anyio.create_task_group() as writing:
             writing.start_soon(self._write, receive, output, total, name="write")
@@ -191,7 +191,7 @@ class _Job:
         send: ObjectSendStream[_Done],
         output: Output,
     ) -> None:
-        ahead = Prefetcher(partial(worker.on_loop, partial(queue.peek, queue.run)))
+        ahead = Prefetcher(partial(worker.on_loop, partial(queue.peek, queue.frames_per_step)))
         kept_at, pause_s = time.monotonic(), self._wanted.save_every_s
         while frames := await self._gather(queue):
             self._next_seq = frames[-1].stamp.source_seq + 1
@@ -216,7 +216,7 @@ class _Job:
     async def _gather(self, queue: FrameQueue) -> list[Frame]:
         """The next run of frames; fewer at the recording's end; none where the job is over."""
         frames: list[Frame] = []
-        while len(frames) < queue.run:
+        while len(frames) < queue.frames_per_step:
             if self._stopped:
                 return []
             frame = queue.take_nowait()

@@ -242,7 +242,12 @@ class Cameras:
         counters = past.counters if past else FrameCounters()
         first_epoch = past.next_epoch if past else 0
         queue = self._queues.open(
-            config.name, config.mode, config.waiting_frames, counters, run=config.run, first_epoch=first_epoch
+            config.name,
+            config.mode,
+            config.waiting_frames,
+            counters,
+            frames_per_step=config.frames_per_step,
+            first_epoch=first_epoch,
         )
 
         def on_status(status: CameraStatus) -> None:

@@ -37,7 +37,7 @@ class CacheLayout:
         keyframe_interval: after the first step, every n-th frame is a keyframe.
         history: evicted frames whose special tokens are attended to, at most.
         kept_tokens: tokens, from a frame's first on, that an evicted frame leaves behind.
-        run: frames of a later step, at most.
+        frames_per_step: frames of a later step, at most.
     """
 
     frame_tokens: int
@@ -48,12 +48,12 @@ class CacheLayout:
     keyframe_interval: int
     history: int
     kept_tokens: int
-    run: int = 1
+    frames_per_step: int = 1
 
     @classmethod
     def of(cls, stream: StreamConfig, frame_tokens: int, special_tokens: int) -> "CacheLayout":
         """The layout for frames of `frame_tokens` tokens, the first `special_tokens` of which are special."""
-        retention, run = stream.retention, stream.run
+        retention, run = stream.retention, stream.frames_per_step
         pinned = stream.scale_frames if retention.include_scale_frames else 0
         overflow = 0 if pinned else max(0, stream.scale_frames - stream.window)
         return cls(
@@ -65,18 +65,18 @@ class CacheLayout:
             keyframe_interval=stream.keyframe_interval,
             history=stream.kept_history if retention.cross_frame_special else 0,
             kept_tokens=1 if retention.camera_only else special_tokens,
-            run=run,
+            frames_per_step=run,
         )
 
     @property
     def ring(self) -> int:
         """Ring slots: the last frame of a run is written while the first still sees all of its window."""
-        return self.window + self.run - 1
+        return self.window + self.frames_per_step - 1
 
     @property
     def history_slots(self) -> int:
         """Evicted frames that leave tokens in the storage, at most."""
-        return self.history + self.run - 1 if self.history else 0
+        return self.history + self.frames_per_step - 1 if self.history else 0
 
     @property
     def slots(self) -> int:
@@ -193,12 +193,12 @@ class StreamWindow:
         )
 
     def plan(self, frames: int) -> StepPlan:
-        """What a step of the next `frames` frames does: up to `scale_frames` in the first step, then up to `run`.
+        """Plan a step of the next `frames` frames: up to `scale_frames` in the first step, then `frames_per_step`.
 
         Raises:
             ValueError: that is not how many frames the step may have.
         """
-        most = self.layout.run if self.committed else self.layout.scale_frames
+        most = self.layout.frames_per_step if self.committed else self.layout.scale_frames
         if not 1 <= frames <= most:
             raise ValueError(f"a step takes 1 to {most} frames here, got {frames}")
         return self._plan_run(frames) if self.committed else self._plan_first(frames)

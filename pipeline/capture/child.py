@@ -44,7 +44,7 @@ class ParentChannel:
         self._encoder = msgspec.msgpack.Encoder()
         self._rewound = False
         self.config = msgspec.msgpack.decode(self._packet(), type=CameraConfig)
-        self.slots = SlotWriter(self.config.waiting_frames + self.config.run + EXTRA_SLOTS, self._announce)
+        self.slots = SlotWriter(self.config.waiting_frames + self.config.frames_per_step + EXTRA_SLOTS, self._announce)
 
     def send(self, message: Message) -> None:
         """Send a message to the service."""

@@ -92,11 +92,11 @@ class Stream:
     @property
     def _run(self) -> int:
         if not self.config.epoch_frames or self.state is None:
-            return self.config.run
+            return self.config.frames_per_step
         if self.over:
             return 1  # a new epoch is begun for one frame
         # An epoch ends where it would with single frames.
-        return min(self.config.run, self.config.epoch_frames - self.state.ledger.committed)
+        return min(self.config.frames_per_step, self.config.epoch_frames - self.state.ledger.committed)
 
     @property
     def over(self) -> bool:

@@ -131,7 +131,7 @@ async def test_counters_add_up_under_any_schedule(seed: int) -> None:
 async def test_frames_of_a_lossless_camera_are_taken_in_runs_when_no_other_camera_waits_for_room() -> None:
     queues = FrameQueues()
     for camera, mode in (("a", CaptureMode.LOSSLESS), ("b", CaptureMode.LIVE), ("c", CaptureMode.LOSSLESS)):
-        queue = queues.open(camera, mode, 4, run={"a": 4, "b": 1, "c": 3}[camera])
+        queue = queues.open(camera, mode, 4, frames_per_step={"a": 4, "b": 1, "c": 3}[camera])
         for number in range(4 if camera == "a" else 2):
             await queue.put(frame(number, camera))
     taken = [(one.stamp.camera, one.stamp.source_seq) for one in await queues.take(5)]
@@ -147,7 +147,7 @@ async def test_a_look_sees_the_frames_that_are_taken_next_and_leaves_them_there(
     opened = {}
     for camera in "abcd":
         mode = choose.choice(list(CaptureMode))
-        opened[camera] = queues.open(camera, mode, 6, run=choose.randint(1, 4))
+        opened[camera] = queues.open(camera, mode, 6, frames_per_step=choose.randint(1, 4))
     assert queues.peek(8) == []
     for number in range(100):
         camera = choose.choice("abcd")

@@ -133,7 +133,7 @@ async def test_what_a_drained_camera_gets_at_last_comes_after_the_step_that_was_
         yield engine
 
     async def live(camera: str, frames: int) -> None:
-        queue = queues.open(camera, CaptureMode.LOSSLESS, 2, run=random.randint(1, 3))
+        queue = queues.open(camera, CaptureMode.LOSSLESS, 2, frames_per_step=random.randint(1, 3))
         await capture(camera, queue, frames, random.random() / 1000)
         await queue.emptied()
         await flush(camera, worker, delivery)  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ async def test_while_a_step_runs_the_frames_of_the_next_are_fitted_in_the_same_t
         yield engine
 
     queues = FrameQueues()
-    queue = queues.open("a", CaptureMode.LOSSLESS, 4, run=2)
+    queue = queues.open("a", CaptureMode.LOSSLESS, 4, frames_per_step=2)
     await capture("a", queue, 4, 0)
     worker = Worker(make)
     async with worker, anyio.create_task_group() as tasks:
@@ -300,7 +300,7 @@ async def test_records_of_a_forward_leave_before_the_next_one_of_the_step_runs_a
         yield InParts()
 
     queues = FrameQueues()
-    queue = queues.open("a", CaptureMode.LOSSLESS, 4, run=4)
+    queue = queues.open("a", CaptureMode.LOSSLESS, 4, frames_per_step=4)
     await capture("a", queue, 4, 0)
     worker = Worker(make)
     async with worker, anyio.create_task_group() as tasks:

@@ -86,7 +86,7 @@ def streams() -> list[StreamConfig]:
 
 def frames_by_step(stream: StreamConfig, first: int, total: int) -> list[list[int]]:
     """Frame numbers: the first block, then runs of every length that the stream takes, in turn."""
-    steps, frame, lengths = [list(range(first))], first, itertools.cycle(range(stream.run, 0, -1))
+    steps, frame, lengths = [list(range(first))], first, itertools.cycle(range(stream.frames_per_step, 0, -1))
     while frame < total:
         steps.append(list(range(frame, frame + next(lengths))))
         frame = steps[-1][-1] + 1
@@ -126,7 +126,7 @@ def test_what_steps_of_single_frames_see_is_one_range() -> None:
     """Kernels that read pages rely on it."""
     for stream in streams():
         storage = Storage(CacheLayout.of(stream, P, S))
-        if stream.run == 1:
+        if stream.frames_per_step == 1:
             for frames in frames_by_step(stream, stream.scale_frames, 20):
                 plan, _ = storage.step(frames)
                 assert all(len(planned.visible) == 1 for planned in plan.frames), stream

@@ -42,7 +42,7 @@ def test_every_frame_of_every_step_attends_as_the_dense_backend_does() -> None:
     pool.layer(0).fill_(float("nan"))
     ranged, dense = TritonBackend(), DenseBackend()
     for number in range(20):
-        counts = [stream.scale_frames if number == 0 else rng.randint(1, stream.run) for stream in STREAMS]
+        counts = [stream.scale_frames if number == 0 else rng.randint(1, stream.frames_per_step) for stream in STREAMS]
         query, key, value = torch.randn(3, sum(counts), P, H, D, generator=generator).bfloat16()
         with Step(states, counts, ranged) as step:
             step.append(0, key, value)
