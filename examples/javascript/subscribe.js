@@ -53,7 +53,7 @@ function toFloats(dtype, part) {
     case "<f2":
       return Float32Array.from({ length: part.byteLength / 2 }, (_, i) => halfToFloat(view.getUint16(2 * i, true)));
     case "bf16": // the upper half of a float32
-      return new Float32Array(Uint32Array.from({ length: part.byteLength / 2 }, (_, i) => view.getUint16(2 * i, true) << 16).buffer);
+      return Float32Array.from({ length: part.byteLength / 2 }, (_, i) => bf16ToFloat(view.getUint16(2 * i, true)));
     default:
       throw new Error(`no decoder for dtype ${dtype}`);
   }
@@ -65,4 +65,10 @@ function halfToFloat(bits) {
   const fraction = bits & 0x3ff;
   if (exponent === 0x1f) return fraction ? NaN : sign * Infinity;
   return exponent ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024) : sign * 2 ** -24 * fraction;
+}
+
+function bf16ToFloat(bits) {
+  const view = new DataView(new ArrayBuffer(4));
+  view.setUint16(0, bits);
+  return view.getFloat32(0);
 }

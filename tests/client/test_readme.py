@@ -4,12 +4,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from .conftest import FakeService
+from .fake_service import FakeService
 
 README = Path(__file__).parents[2] / "README.md"
 CODES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
@@ -30,7 +28,7 @@ sys.modules["msgpack"] = types.SimpleNamespace(unpackb=msgspec.msgpack.decode)
     ids=["client library", "pyzmq alone"],
 )
 def test_a_first_subscriber_reads_any_layer_and_number_format(
-    service: "FakeService", code: str, subscriptions: int, expected: list[str]
+    service: FakeService, code: str, subscriptions: int, expected: list[str]
 ) -> None:
     code = MSGPACK + code.replace("tcp://127.0.0.1:5555", service.endpoint)
     with subprocess.Popen([sys.executable, "-uc", code], stdout=subprocess.PIPE, text=True) as reader:
