@@ -243,7 +243,7 @@ def _set_options(socket: _Socket, receive_hwm: int, *, ipv6: bool) -> None:
 def _set_curve(socket: _Socket, keys: CurveKeys) -> None:
     public_key, secret_key = _load_key(keys.client_secret_key_file)
     if secret_key is None:
-        raise ValueError(f"{keys.client_secret_key_file} contains no secret key")
+        raise ValueError(f"{keys.client_secret_key_file} holds no secret key")
     socket.curve_publickey = _checked(public_key, keys.client_secret_key_file)
     socket.curve_secretkey = _checked(secret_key, keys.client_secret_key_file)
     socket.curve_serverkey = _checked(_load_key(keys.server_public_key_file)[0], keys.server_public_key_file)
@@ -255,7 +255,7 @@ def _load_key(file: Path) -> tuple[bytes, bytes | None]:
     except (OSError, ValueError) as exc:
         raise ValueError(f"cannot read the CURVE key in {file}: {exc}") from exc
     except IndexError as exc:
-        raise ValueError(f"cannot read the CURVE key in {file}: a line lacks `=`") from exc
+        raise ValueError(f"cannot read the CURVE key in {file}: a line has no `=`") from exc
 
 
 def _checked(key: bytes, file: Path) -> bytes:
@@ -264,5 +264,5 @@ def _checked(key: bytes, file: Path) -> bytes:
     except (KeyError, ValueError):
         length = 0
     if length != _KEY_BYTES:
-        raise ValueError(f"the key in {file} is not a CURVE key (expected 40 Z85 characters)")
+        raise ValueError(f"the key in {file} is no CURVE key: 40 characters of Z85 are")
     return key
