@@ -91,3 +91,17 @@ def test_the_program_of_the_extract_page_reads_what_extract_writes(tmp_path: Pat
     subprocess.run([*retinad, "--preset", "tiny"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
     assert done.stdout == "0 0 (1, 512)\n1 33333333 (1, 512)\n"
+
+
+def test_the_files_named_in_the_architecture_page_exist() -> None:
+    """A path may be given from any folder on: `engine/outputs.py`, `outputs.py`."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([\w./-]+(?:\.(?:py|toml|md)|/))`", text))
+    folders = ("client", "daemon", "docs", "examples", "kernels", "pipeline", "systemd", "tests")
+    files = [name(path) for folder in folders for path in (ROOT / folder).rglob("*")]
+    files += [name(path) for path in ROOT.glob("*.*")]
+    assert [path for path in sorted(named) if not any(is_named(file, path) for file in files)] == []
+
+
+def is_named(file: str, path: str) -> bool:
+    return f"/{file}".endswith(f"/{path}") or (path.endswith("/") and file.startswith(path))
