@@ -6,6 +6,13 @@ import { decode } from "@msgpack/msgpack";
 import { Subscriber } from "zeromq";
 
 const SCHEMA = 1;
+const scratch = new DataView(new ArrayBuffer(4));
+const formats = {
+  "<f4": { bytes: 4, read: (view, at) => view.getFloat32(at, true) },
+  "<f2": { bytes: 2, read: (view, at) => halfToFloat(view.getUint16(at, true)) },
+  bf16: { bytes: 2, read: (view, at) => bf16ToFloat(view.getUint16(at, true)) },
+};
+
 const [endpoint = "tcp://127.0.0.1:5555", camera] = process.argv.slice(2);
 
 const socket = new Subscriber({
@@ -46,17 +53,12 @@ function printGaps(now, before) {
 
 /** The numbers of a tensor as a Float32Array. */
 function toFloats(dtype, part) {
+  if (!(dtype in formats)) throw new Error(`no decoder for dtype ${dtype}`);
+  const { bytes, read } = formats[dtype];
   const view = new DataView(part.buffer, part.byteOffset, part.byteLength); // a part may start at an odd address
-  switch (dtype) {
-    case "<f4":
-      return Float32Array.from({ length: part.byteLength / 4 }, (_, i) => view.getFloat32(4 * i, true));
-    case "<f2":
-      return Float32Array.from({ length: part.byteLength / 2 }, (_, i) => halfToFloat(view.getUint16(2 * i, true)));
-    case "bf16": // the upper half of a float32
-      return Float32Array.from({ length: part.byteLength / 2 }, (_, i) => bf16ToFloat(view.getUint16(2 * i, true)));
-    default:
-      throw new Error(`no decoder for dtype ${dtype}`);
-  }
+  const values = new Float32Array(part.byteLength / bytes);
+  for (let i = 0; i < values.length; i++) values[i] = read(view, i * bytes);
+  return values;
 }
 
 function halfToFloat(bits) {
@@ -68,7 +70,6 @@ function halfToFloat(bits) {
 }
 
 function bf16ToFloat(bits) {
-  const view = new DataView(new ArrayBuffer(4));
-  view.setUint16(0, bits);
-  return view.getFloat32(0);
+  scratch.setUint16(0, bits); // the upper half of a float32
+  return scratch.getFloat32(0);
 }
