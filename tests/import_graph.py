@@ -1,0 +1,87 @@
+"""The import graph of the source tree, read from its syntax trees; nothing is imported."""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+Graph = Mapping[str, frozenset[str]]
+"""The modules that each module imports, all under their full names."""
+
+
+def module_name(path: Path, root: Path, prefix: str = "") -> str:
+    """The full name of a file's module; a package's is that of its folder."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return prefix + ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def import_graph(files: Mapping[str, Path]) -> Graph:
+    """Imports between the given modules, those within functions included.
+
+    An import within a function runs too, only later: it hides a circle, it does not remove it. An import under
+    `if TYPE_CHECKING:` never runs: it needs the other module's name, not the module.
+    """
+    return {
+        name: frozenset(
+            target for found in imports_of(path, name) if (target := _nearest(found, files)) not in (None, name)
+        )
+        for name, path in files.items()
+    }
+
+
+def imports_of(path: Path, name: str) -> Iterator[str]:
+    """Full names of what a module imports: `from ..a import b` in `x.y.z` yields `x.a.b`."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in _running_imports(parsed(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        else:
+            yield from (f"{imported_from(node, package)}.{alias.name}" for alias in node.names)
+
+
+def imported_from(node: ast.ImportFrom, package: str) -> str:
+    """The full name of the module that a `from` statement in `package` names."""
+    parts = package.split(".")
+    base = parts[: len(parts) - node.level + 1] if node.level else []
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def find_circle(graph: Graph) -> list[str]:
+    """One import circle, its first module repeated at its end; empty if there is none."""
+    done: set[str] = set()
+
+    def visit(name: str, way: list[str]) -> list[str]:
+        if name in way:
+            return [*way[way.index(name) :], name]
+        if name not in done:
+            for target in sorted(graph[name]):
+                if circle := visit(target, [*way, name]):
+                    return circle
+            done.add(name)
+        return []
+
+    return next(filter(None, (visit(name, []) for name in sorted(graph))), [])
+
+
+def room_of(name: str, rooms: Sequence[str]) -> str | None:
+    """The smallest of the rooms that a module is in: its own, or that of its nearest parent in the list."""
+    return max((room for room in rooms if f"{name}.".startswith(f"{room}.")), key=len, default=None)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _running_imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield node
+        return
+    only_types = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+    for child in node.orelse if isinstance(node, ast.If) and only_types else ast.iter_child_nodes(node):
+        yield from _running_imports(child)
+
+
+def _nearest(name: str, files: Mapping[str, Path]) -> str | None:
+    """The module itself, or the one that defines the name that is imported from it."""
+    return next((known for known in (name, name.rpartition(".")[0]) if known in files), None)
