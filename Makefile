@@ -36,7 +36,7 @@ lint: $(VENV)/dev-$(STATE)
 
 types: $(VENV)/dev-$(STATE)
 	$(BIN)/mypy
-	$(BIN)/mypy tests .ci/release_check.py
+	$(BIN)/mypy tests .ci/release_check.py $(wildcard examples)
 
 # One thread for each worker: the tensors of tests are too small to gain from more.
 unit soak: export OMP_NUM_THREADS := 1

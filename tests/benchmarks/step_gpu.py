@@ -9,7 +9,7 @@ service adds is `retinad bench`'s to measure.
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import cast
@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from retinad.pipeline.config import Execution, MixerName, ModelConfig, NetworkConfig, ResizeMode
 from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.model_runner import WhileDeviceBusy
 from retinad.pipeline.frames import Features, Frame, FrameStamp, Outcome
 from retinad.pipeline.model import checkpoint
 from retinad.pipeline.model.presets import LINGBOT_MAP
@@ -99,7 +100,7 @@ def measure(job: Job, steps: int) -> None:
         taken = pairwise(frames(job, number * job.run, job.run) for number in range(first + steps + 1))
         for now, following in taken:
             begun = time.perf_counter()
-            checked(engine.step(now, lambda running, following=following: engine.prepare(following)))
+            checked(engine.step(now, preparing(engine, following)))
             took_ms.append((time.perf_counter() - begun) * 1e3)
         del took_ms[:first]
         report(job, engine, took_ms)
@@ -107,6 +108,11 @@ def measure(job: Job, steps: int) -> None:
             engine.step(frames(job, (first + steps) * job.run, job.run))
         for event in sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)[:ROWS]:
             print(f"    {event.self_device_time_total / 1e3:8.3f} ms {event.count:5} x {event.key[:80]}", flush=True)
+
+
+def preparing(engine: Engine, frames: Sequence[Frame]) -> WhileDeviceBusy:
+    """Prepare these frames while the GPU runs the step."""
+    return lambda still_busy: engine.prepare(frames)
 
 
 def report(job: Job, engine: Engine, took_ms: list[float]) -> None:
