@@ -8,6 +8,8 @@ from pathlib import Path
 Graph = Mapping[str, frozenset[str]]
 """The modules that each module imports, all under their full names."""
 
+_WITH_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+
 
 def module_name(path: Path, root: Path, prefix: str = "") -> str:
     """The full name of a file's module; a package's is that of its folder."""
@@ -23,20 +25,35 @@ def import_graph(files: Mapping[str, Path]) -> Graph:
     """
     return {
         name: frozenset(
-            target for found in imports_of(path, name) if (target := _nearest(found, files)) not in (None, name)
+            target
+            for found in imports_of(path, name, running_only=True)
+            if (target := _nearest(found, files)) not in (None, name)
         )
         for name, path in files.items()
     }
 
 
-def imports_of(path: Path, name: str) -> Iterator[str]:
+def imports_of(path: Path, name: str, *, running_only: bool = False) -> Iterator[str]:
     """Full names of what a module imports: `from ..a import b` in `x.y.z` yields `x.a.b`."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in _running_imports(parsed(path)):
+    for node in import_statements(path, running_only=running_only):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         else:
             yield from (f"{imported_from(node, package)}.{alias.name}" for alias in node.names)
+
+
+def import_statements(path: Path, *, running_only: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
+    """All import statements of a file, or without those under `if TYPE_CHECKING:`."""
+    nodes: list[ast.AST] = [parsed(path)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif running_only and isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            nodes += node.orelse
+        else:
+            nodes += (child for child in ast.iter_child_nodes(node) if isinstance(child, _WITH_STATEMENTS))
 
 
 def imported_from(node: ast.ImportFrom, package: str) -> str:
@@ -71,15 +88,6 @@ def room_of(name: str, rooms: Sequence[str]) -> str | None:
 @cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
-
-
-def _running_imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        yield node
-        return
-    only_types = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-    for child in node.orelse if isinstance(node, ast.If) and only_types else ast.iter_child_nodes(node):
-        yield from _running_imports(child)
 
 
 def _nearest(name: str, files: Mapping[str, Path]) -> str | None:
