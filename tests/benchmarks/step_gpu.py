@@ -1,9 +1,9 @@
-"""Steps of the full-size network on a GPU with full windows: how long they take, and where the time goes.
+"""Measures steps of the full-size network with full windows on a GPU: their duration, and where the time is spent.
 
-`python tests/benchmarks/step_gpu.py attention:1 hybrid:1 attention:4 hybrid:1:32 attention:1:1:plain` measures, for
-each job MIXERS:STREAMS[:RUN[:EXECUTION]], steps of RUN frames of each of so many streams, from pictures in memory to
-features in memory, the next step's frames waiting already, and the captured graph alone. Weights are random. What the
-service adds is `retinad bench`'s to measure.
+`python tests/benchmarks/step_gpu.py attention:1 hybrid:1 attention:4 hybrid:1:32 attention:1:1:plain` runs jobs of the
+form MIXERS:STREAMS[:RUN[:EXECUTION]]. A step takes RUN frames of each stream, from images in memory to features in
+memory, while the next step's frames are already waiting; the captured graph is measured alone too. Weights are random.
+`retinad bench` measures what the service adds.
 """
 
 import statistics
@@ -36,12 +36,12 @@ MIXERS: Mapping[str, tuple[MixerName, ...]] = {
 }
 STREAM = LINGBOT_MAP.stream
 FILLED = STREAM.scale_frames + STREAM.window + 4
-PICTURES = [np.random.default_rng(n).integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for n in range(4)]
+IMAGES = [np.random.default_rng(n).integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for n in range(4)]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to measure."""
+    """The settings of one measurement, in the form MIXERS:STREAMS[:RUN[:EXECUTION]]."""
 
     mixers: str
     streams: int
@@ -66,7 +66,7 @@ class Job:
 
 
 def quick_weights(wanted: Mapping[str, Tensor], seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Random weights of the same sizes as the model's own, drawn on the device: a second instead of ten."""
+    """Random weights of the model's sizes, drawn on the device: in 1 s instead of 10."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     for name, value in wanted.items():
         small = checkpoint._random_weight(name, (1, *value.shape[1:]), np.random.default_rng(0))
@@ -82,7 +82,7 @@ def frames(job: Job, number: int, count: int) -> list[Frame]:
         for n in range(job.streams)
         for more in range(count)
     ]
-    return [Frame(stamp, PICTURES[stamp.source_seq % len(PICTURES)]) for stamp in stamps]
+    return [Frame(stamp, IMAGES[stamp.source_seq % len(IMAGES)]) for stamp in stamps]
 
 
 def checked(outcomes: list[Outcome]) -> list[Outcome]:
