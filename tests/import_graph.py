@@ -1,7 +1,7 @@
 """The import graph of the source tree, read from its syntax trees; nothing is imported."""
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -64,15 +64,15 @@ def imported_from(node: ast.ImportFrom, package: str) -> str:
 
 
 def find_circle(graph: Graph) -> list[str]:
-    """One import circle, its first module repeated at its end; empty if there is none."""
+    """One import circle, with its first module repeated at the end; empty if there is none."""
     done: set[str] = set()
 
-    def visit(name: str, way: list[str]) -> list[str]:
-        if name in way:
-            return [*way[way.index(name) :], name]
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
         if name not in done:
             for target in sorted(graph[name]):
-                if circle := visit(target, [*way, name]):
+                if circle := visit(target, [*path, name]):
                     return circle
             done.add(name)
         return []
@@ -80,9 +80,9 @@ def find_circle(graph: Graph) -> list[str]:
     return next(filter(None, (visit(name, []) for name in sorted(graph))), [])
 
 
-def room_of(name: str, rooms: Sequence[str]) -> str | None:
-    """The smallest of the rooms that a module is in: its own, or that of its nearest parent in the list."""
-    return max((room for room in rooms if f"{name}.".startswith(f"{room}.")), key=len, default=None)
+def nearest_parent(name: str, listed: Iterable[str]) -> str:
+    """The listed package that a module is in, or the module itself if it is listed."""
+    return max((parent for parent in listed if f"{name}.".startswith(f"{parent}.")), key=len)
 
 
 @cache
@@ -91,5 +91,5 @@ def parsed(path: Path) -> ast.Module:
 
 
 def _nearest(name: str, files: Mapping[str, Path]) -> str | None:
-    """The module itself, or the one that defines the name that is imported from it."""
+    """The module of this name, or the one that defines the name."""
     return next((known for known in (name, name.rpartition(".")[0]) if known in files), None)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .import_graph import Graph, find_circle, import_graph, module_name, room_of
+from .import_graph import Graph, find_circle, import_graph, module_name, nearest_parent
 
 
 def graph_of(folder: Path, **modules: str) -> Graph:
@@ -32,7 +32,6 @@ def test_an_import_for_types_only_is_no_arrow(tmp_path: Path) -> None:
     assert find_circle(graph) == []
 
 
-def test_a_room_is_the_nearest_listed_parent() -> None:
-    rooms = ("p", "p.a", "p.a.x")
-    found = [room_of(name, rooms) for name in ("p", "p.b", "p.a", "p.a.x.y", "p.ab", "q")]
-    assert found == ["p", "p", "p.a", "p.a.x", "p", None]
+def test_a_module_belongs_to_its_nearest_listed_parent() -> None:
+    found = [nearest_parent(name, ("p", "p.a", "p.a.x")) for name in ("p", "p.b", "p.a", "p.a.x.y", "p.ab")]
+    assert found == ["p", "p", "p.a", "p.a.x", "p"]

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from .import_graph import Graph, find_circle, import_graph, import_statements, imports_of, module_name, parsed, room_of
+from .import_graph import (
+    Graph,
+    find_circle,
+    import_graph,
+    import_statements,
+    imports_of,
+    module_name,
+    nearest_parent,
+    parsed,
+)
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
@@ -39,10 +48,10 @@ LEVELS = (
     {"daemon.cli"},
     {"daemon.__main__"},
 )
-"""The rooms of the house from the bottom up: each imports from levels below its own only, so no circle can form.
+"""Packages by level, from the bottom up. Each imports only from levels below its own, so no circle can form.
 
-A room is a folder; folders below it that are listed are rooms of their own. The root of `pipeline` and that of `daemon`
-hold what every room above them uses; a file there that uses those rooms in turn is listed by name.
+A listed subpackage does not count as part of its parent. The roots of `pipeline` and `daemon` hold what the levels
+above them share; a module there that uses those levels in turn is listed too.
 """
 
 ONE_FILE_EACH = {
@@ -63,7 +72,7 @@ OWNERS = {
 """Libraries that only these top-level folders import."""
 
 UNMIRRORED_TESTS = {"benchmarks", "data", "soak"}
-"""Folders of tests/ that test the whole product, or hold no tests."""
+"""Folders of tests/ that test the whole product or hold no tests."""
 
 SOURCES = {
     module_name(path, ROOT, "retinad."): path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))
@@ -99,7 +108,7 @@ def test_imports_go_one_way() -> None:
 
 
 def import_faults(name: str, path: Path) -> list[str]:
-    """Imports of bare names, of a top-level folder above, and of libraries that belong elsewhere."""
+    """Imports of bare names, of higher top-level folders, and of libraries that belong elsewhere."""
     folder = path.relative_to(ROOT).parts[0]
     faults: list[str] = []
     for found in sorted(set(imports_of(path, name))):
@@ -128,29 +137,27 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert find_circle(import_graph(SOURCES)) == []
 
 
-def test_every_folder_has_one_place_in_the_levels() -> None:
-    listed = [room for level in LEVELS for room in level]
+def test_every_package_is_on_one_level() -> None:
+    listed = [name for level in LEVELS for name in level]
     folders = {name.removeprefix("retinad.") for name, path in SOURCES.items() if path.name == "__init__.py"}
     assert len(listed) == len(set(listed))
     assert folders <= set(listed)
-    assert {f"retinad.{room}" for room in listed} <= SOURCES.keys()
+    assert {f"retinad.{name}" for name in listed} <= SOURCES.keys()
 
 
-def test_rooms_import_only_from_lower_levels() -> None:
+def test_packages_import_only_from_lower_levels() -> None:
     require_none(upward_imports(import_graph(SOURCES)))
 
 
 def upward_imports(graph: Graph) -> list[str]:
-    """Imports of another room that is not on a lower level."""
-    level_of = {f"retinad.{room}": number for number, level in enumerate(LEVELS) for room in level}
+    """Imports from another package that is not on a lower level."""
+    level_of = {f"retinad.{name}": number for number, level in enumerate(LEVELS) for name in level}
     faults: list[str] = []
     for name, targets in graph.items():
-        room = room_of(name, [*level_of])
-        assert room is not None
+        package = nearest_parent(name, level_of)
         for target in sorted(targets):
-            other = room_of(target, [*level_of])
-            assert other is not None
-            if other != room and level_of[other] >= level_of[room]:
+            other = nearest_parent(target, level_of)
+            if other != package and level_of[other] >= level_of[package]:
                 faults.append(f"{name} imports {target}")
     return faults
 
