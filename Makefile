@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 CONFIG ?= config.toml
 # Duration of `make soak`, in minutes.
 MINUTES ?= 60
-# Tests that run side by side. More than there are cores: many wait for a service, a camera or a timeout.
+# Number of tests that run side by side: one more than the cores of a small machine, since many tests wait for a service
+# or a timeout. If a loaded machine fails some, set RETINAD_TEST_TIME_SCALE (tests/deadlines.py).
 WORKERS ?= 3
 comma := ,
 # A machine with an NVIDIA driver gets the GPU packages too.
