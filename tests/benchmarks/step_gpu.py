@@ -1,15 +1,15 @@
-"""Steps of the full-size network on a GPU with full windows: how long they take, and where the time goes.
+"""Measures steps of the full-size network with full windows on a GPU: their duration, and where the time is spent.
 
-`python tests/benchmarks/step_gpu.py attention:1 hybrid:1 attention:4 hybrid:1:32 attention:1:1:plain` measures, for
-each job MIXERS:STREAMS[:RUN[:EXECUTION]], steps of RUN frames of each of so many streams, from pictures in memory to
-features in memory, the next step's frames waiting already, and the captured graph alone. Weights are random. What the
-service adds is `retinad bench`'s to measure.
+`python tests/benchmarks/step_gpu.py attention:1 hybrid:1 attention:4 hybrid:1:32 attention:1:1:plain` runs jobs of the
+form MIXERS:STREAMS[:RUN[:EXECUTION]]. A step takes RUN frames of each stream, from images in memory to features in
+memory, while the next step's frames are already waiting; the captured graph is measured alone too. Weights are random.
+`retinad bench` measures what the service adds.
 """
 
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import cast
@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from retinad.pipeline.config import Execution, MixerName, ModelConfig, NetworkConfig, ResizeMode
 from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.model_runner import WhileDeviceBusy
 from retinad.pipeline.frames import Features, Frame, FrameStamp, Outcome
 from retinad.pipeline.model import checkpoint
 from retinad.pipeline.model.presets import LINGBOT_MAP
@@ -35,12 +36,12 @@ MIXERS: Mapping[str, tuple[MixerName, ...]] = {
 }
 STREAM = LINGBOT_MAP.stream
 FILLED = STREAM.scale_frames + STREAM.window + 4
-PICTURES = [np.random.default_rng(n).integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for n in range(4)]
+IMAGES = [np.random.default_rng(n).integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for n in range(4)]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to measure."""
+    """The settings of one measurement, in the form MIXERS:STREAMS[:RUN[:EXECUTION]]."""
 
     mixers: str
     streams: int
@@ -65,7 +66,7 @@ class Job:
 
 
 def quick_weights(wanted: Mapping[str, Tensor], seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Random weights of the same sizes as the model's own, drawn on the device: a second instead of ten."""
+    """Random weights of the model's sizes, drawn on the device: in 1 s instead of 10."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     for name, value in wanted.items():
         small = checkpoint._random_weight(name, (1, *value.shape[1:]), np.random.default_rng(0))
@@ -81,7 +82,7 @@ def frames(job: Job, number: int, count: int) -> list[Frame]:
         for n in range(job.streams)
         for more in range(count)
     ]
-    return [Frame(stamp, PICTURES[stamp.source_seq % len(PICTURES)]) for stamp in stamps]
+    return [Frame(stamp, IMAGES[stamp.source_seq % len(IMAGES)]) for stamp in stamps]
 
 
 def checked(outcomes: list[Outcome]) -> list[Outcome]:
@@ -99,7 +100,7 @@ def measure(job: Job, steps: int) -> None:
         taken = pairwise(frames(job, number * job.run, job.run) for number in range(first + steps + 1))
         for now, following in taken:
             begun = time.perf_counter()
-            checked(engine.step(now, lambda running, following=following: engine.prepare(following)))
+            checked(engine.step(now, preparing(engine, following)))
             took_ms.append((time.perf_counter() - begun) * 1e3)
         del took_ms[:first]
         report(job, engine, took_ms)
@@ -107,6 +108,11 @@ def measure(job: Job, steps: int) -> None:
             engine.step(frames(job, (first + steps) * job.run, job.run))
         for event in sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)[:ROWS]:
             print(f"    {event.self_device_time_total / 1e3:8.3f} ms {event.count:5} x {event.key[:80]}", flush=True)
+
+
+def preparing(engine: Engine, frames: Sequence[Frame]) -> WhileDeviceBusy:
+    """Prepare these frames while the GPU runs the step."""
+    return lambda still_busy: engine.prepare(frames)
 
 
 def report(job: Job, engine: Engine, took_ms: list[float]) -> None:

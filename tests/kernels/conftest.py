@@ -1,6 +1,6 @@
-"""Where the kernels run in tests: on a CUDA device if there is one, else on the CPU through Triton's interpreter.
+"""Chooses where kernels run in tests: on a CUDA device if there is one, else on the CPU in Triton's interpreter.
 
-Triton decides when it is imported, so this is settled here, before a test imports a kernel.
+Triton reads this setting when it is imported, so it is made here, before any test imports a kernel.
 """
 
 import os
