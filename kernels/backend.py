@@ -1,4 +1,4 @@
-"""Says whether a Triton kernel can run here, so that every wrapper falls back to PyTorch in the same places."""
+"""The choice between Triton and PyTorch, which every wrapper makes in the same way."""
 
 from importlib.util import find_spec
 
@@ -8,7 +8,7 @@ import torch
 def runs_triton(device: torch.device) -> bool:
     """Whether Triton kernels can run on tensors of `device`: on CUDA, or on the CPU in Triton's interpreter mode.
 
-    False where triton is not installed. Imports triton only where it is.
+    False if triton is not installed. For CPU tensors an installed triton is imported.
     """
     if not _INSTALLED:
         return False

@@ -9,6 +9,8 @@ import sys
 import pytest
 import torch
 
+from .guards import WithoutTriton
+
 if not torch.cuda.is_available():
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
         raise pytest.UsageError(
@@ -20,3 +22,9 @@ if not torch.cuda.is_available():
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture
+def without_triton(monkeypatch: pytest.MonkeyPatch) -> WithoutTriton:
+    """Makes a wrapper's module compute in PyTorch, as where Triton cannot run."""
+    return lambda wrapper: monkeypatch.setattr(sys.modules[wrapper.__module__], "runs_triton", lambda device: False)
