@@ -1,4 +1,4 @@
-"""Compiles kernels for Hopper without a device: for programs that run outside Triton's interpreter, and their tests."""
+"""Compilation of kernels for Hopper without a device: for programs outside Triton's interpreter, and their tests."""
 
 # mypy: disable-error-code="import-untyped"
 
@@ -21,7 +21,7 @@ Case = tuple[str, Any, dict[str, Any], int]
 
 
 def run_program(arguments: list[str], cache: Path | None = None) -> list[str]:
-    """Lines that a Python program prints when it runs with Triton's compiler in place of the interpreter."""
+    """Output lines of a Python program that runs with Triton's compiler instead of the interpreter."""
     environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
     if cache is not None:
         environment["TRITON_CACHE_DIR"] = str(cache)
@@ -31,7 +31,7 @@ def run_program(arguments: list[str], cache: Path | None = None) -> list[str]:
 
 
 def compile_for_hopper(kernel: Any, arguments: dict[str, Any], num_warps: int) -> str:
-    """Resources of `kernel`, whose arguments are given by value (constants), or as a type of Triton's ("*fp32")."""
+    """Resources of `kernel` for arguments given by value (constants) or as one of Triton's types ("*fp32")."""
     signature: dict[str, str] = {}
     constants: dict[tuple[int], Any] = {}
     attributes: dict[tuple[int], Any] = {}
@@ -55,7 +55,7 @@ def compile_for_hopper(kernel: Any, arguments: dict[str, Any], num_warps: int) -
 
 
 def print_resources(cases: list[Case]) -> None:
-    """One line per case: its name and what the compiled kernel uses."""
+    """Print one line per case: its name and the resources of the compiled kernel."""
     for name, kernel, arguments, num_warps in cases:
         sys.stdout.write(f"{name}: {compile_for_hopper(kernel, arguments, num_warps)}\n")
 

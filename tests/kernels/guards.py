@@ -8,12 +8,12 @@ import torch
 
 WithoutTriton = Callable[[Callable[..., object]], None]
 """The fixture `without_triton`: takes the wrapper whose module must not use Triton."""
-BAND, MARK = 1024, 77.0  # elements on either side of a guarded tensor, and what they hold where writes are watched
+BAND, MARK = 1024, 77.0  # elements on either side of a guarded tensor, and their value where writes are watched
 FLOAT64, FLOAT32, BFLOAT16, FLOAT16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
 
 
 def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
-    """Norm of the difference over the norm of what is expected; not finite if `got` is not."""
+    """Norm of the difference over the norm of `want`; not finite if `got` is not."""
     got, want = got.double().cpu(), want.double().cpu()
     assert got.shape == want.shape
     if want.numel() == 0:
@@ -27,7 +27,7 @@ def assert_close(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> Non
 
 
 def guarded(x: torch.Tensor, poison: float = float("nan")) -> torch.Tensor:
-    """A copy of x inside a larger buffer whose rest is poisoned (a large count where x holds integers)."""
+    """A copy of x inside a larger buffer whose rest is poisoned (with a large number if x holds integers)."""
     filler = poison if x.is_floating_point() else 1 << 20
     buffer = torch.full((x.numel() + 2 * BAND,), filler, dtype=x.dtype, device=x.device)
     inner = buffer[BAND : BAND + x.numel()].view(x.shape)
@@ -35,7 +35,7 @@ def guarded(x: torch.Tensor, poison: float = float("nan")) -> torch.Tensor:
 
 
 class GuardedEmpty:
-    """Stands in for torch.empty: NaN inside, so that what is never written shows, and marked bands around."""
+    """A replacement for torch.empty: filled with NaN, which exposes what is never written, between marked bands."""
 
     def __init__(self) -> None:
         self._empty = torch.empty
@@ -57,7 +57,7 @@ class GuardedEmpty:
 
 
 def sliced(x: torch.Tensor, before: int, after: int, poison: float = float("nan")) -> torch.Tensor:
-    """A copy of x [B, T, ...] as a slice of a wider row, as a fused projection gives it; the rest is poisoned."""
+    """A copy of x [B, T, ...] as a slice of wider rows, like that of a fused projection; the rest is poisoned."""
     width = x[0, 0].numel() if x.numel() else 0
     rows = torch.full((*x.shape[:2], before + width + after), poison, dtype=x.dtype, device=x.device)
     middle = rows[..., before : before + width]

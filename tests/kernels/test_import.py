@@ -1,4 +1,4 @@
-"""The kernels' package must import anywhere: quietly, without triton, without a device."""
+"""The kernels' package imports anywhere: without warnings, without triton, without a device."""
 
 import subprocess
 import sys
@@ -39,5 +39,5 @@ def test_works_without_triton() -> None:
 
 
 def test_importing_leaves_triton_alone() -> None:
-    """Triton chooses its interpreter when it is imported, so a mere import of the package must not decide that."""
+    """Triton selects its interpreter at import, and importing the package must not make that choice."""
     assert run(UNTOUCHED) == ""

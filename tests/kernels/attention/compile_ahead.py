@@ -1,6 +1,6 @@
-"""Compiles the Hopper kernel without a device and prints what ptxas says: a program, to run outside the interpreter.
+"""Compiles the Hopper kernel without a device and prints what ptxas reports, outside Triton's interpreter.
 
-A warning C75.. means that every matrix product is waited for, which costs half of the speed and no test would notice.
+A warning C75xx means that the kernel waits for every matrix product, which halves its speed without failing a test.
 """
 
 # mypy: disable-error-code="import-untyped"
@@ -53,13 +53,13 @@ def ptx_of(D: int, query: torch.dtype, kv_cache: torch.dtype) -> str:
 
 
 def report_of(ptx: str) -> str:
-    """Spilled bytes, and warnings that products are waited for."""
+    """Spilled bytes, and warnings about serialised matrix products."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
         command = [str(PTXAS), "-v", "--gpu-name", "sm_90a", file.name, "-o", "/dev/null"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    return " ".join(re.findall(r"\d+ bytes spill stores|C75\d\d", said))
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return " ".join(re.findall(r"\d+ bytes spill stores|C75\d\d", report))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from retinad.kernels.attention.reference import attend_ranges_reference
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
 
 BFLOAT16, FLOAT16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
-# Largest error over all cases 2.4e-3 and 2.9e-4; of that the rounding of the output is 1.7e-3 and 2.1e-4.
+# Largest errors over all cases are 2.4e-3 and 2.9e-4, of which rounding the output causes 1.7e-3 and 2.1e-4.
 TOLERANCE = {BFLOAT16: 3e-3, FLOAT16: 4e-4}
 
 
 def cache_of(T: int, bounds: list[list[list[int]]], H: int, D: int, dtype: torch.dtype) -> torch.Tensor:
-    """Random keys and values at the slots of the ranges, NaN elsewhere."""
+    """A KV cache with random keys and values in the slots of the ranges, NaN elsewhere."""
     kv_cache = torch.full((2, T, H, D), math.nan, device="cuda", dtype=dtype)
     for first, stop in (pair for frame in bounds for pair in frame):
         if first < stop:
@@ -59,7 +59,7 @@ RANGES = [
         [[100, 101], [0, 0], [0, 0], [0, 0], [0, 0], [30, 31]],
         [[596, 600], [1, 0], [20, 160], [0, 0], [599, 600], [161, 700]],
     ],
-    [[[n, n + 3 + n % 40] for n in range(0, 600, 100)]],  # parts only, more than the ring holds
+    [[[n, n + 3 + n % 40] for n in range(0, 600, 100)]],  # partial blocks only, more than there are stages
     [[[2000, 2000 + 7 * 128], [0, 9 * 128 + 1], [1300, 1300 + 5 * 128 + 127]]],
     [[[4, 4]], [[8, 1]], [[1, 900]]],
 ]
@@ -90,7 +90,7 @@ def test_a_long_cache(dtype: torch.dtype) -> None:
 
 
 def test_slots_beyond_what_32_bits_address() -> None:
-    """Elements beyond 2^31, of keys and of values, and bytes beyond 2^32."""
+    """Element offsets beyond 2^31, of keys and of values, and byte offsets beyond 2^32."""
     bounds = [[[2_190_000, 2_199_001], [3, 700]]]
     kv_cache = cache_of(2_200_000, bounds, 16, 64, BFLOAT16)
     assert_right(query_of(1, 100, 16, 64, BFLOAT16), kv_cache, torch.tensor(bounds, device="cuda"))
@@ -99,7 +99,7 @@ def test_slots_beyond_what_32_bits_address() -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("D", [64, 128])
 def test_scores_beyond_what_the_fast_kernel_holds(D: int, dtype: torch.dtype) -> None:
-    """Scores that grow by hundreds from the first block on, for some tokens only, and for all."""
+    """Scores that grow by hundreds after the first block, for some tokens only and for all."""
     bounds = [[[2, 2690]], [[2, 2690]]]
     kv_cache = cache_of(2700, bounds, 2, D, dtype)
     kv_cache[0] *= torch.arange(2700, device="cuda")[:, None, None].to(dtype) / 16
@@ -109,7 +109,7 @@ def test_scores_beyond_what_the_fast_kernel_holds(D: int, dtype: torch.dtype) ->
     assert_right(query, kv_cache, torch.tensor(bounds, device="cuda"))
 
 
-def test_what_is_not_finite_within_a_range_shows() -> None:
+def test_non_finite_values_within_a_range_propagate() -> None:
     bounds = [[[2, 500]]]
     kv_cache = cache_of(600, bounds, 2, 64, BFLOAT16)
     kv_cache[1, 77, 1] = math.inf
@@ -140,8 +140,8 @@ def test_a_slice_of_a_fused_projection() -> None:
 
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("D", [64, 128])
-def test_the_other_kernel(D: int, small: bool) -> None:
-    """The Triton kernel, which this device may use for repairs only."""
+def test_triton_kernel(D: int, small: bool) -> None:
+    """The Triton kernel, which a Hopper device otherwise uses only for repairs."""
     bounds = [[[5, 900], [901, 933]]]
     kv_cache, query = cache_of(1000, bounds, 2, D, BFLOAT16), query_of(1, 150, 2, D, BFLOAT16)
     kv_cache = kv_cache.to(FP8) if small else kv_cache

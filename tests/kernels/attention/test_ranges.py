@@ -9,15 +9,15 @@ from retinad.kernels.attention import attend_ranges, ranges
 from retinad.kernels.attention.reference import attend_ranges_reference
 
 BFLOAT16, FLOAT16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
-# Half a unit of the last place is 2^-9 in bfloat16 and 2^-12 in float16: rounding the output alone makes 1.7e-3 and
-# 2.1e-4 of the norm, rounding the probabilities adds to that.
+# Half a unit of the last place is 2^-9 in bfloat16 and 2^-12 in float16: rounding the output alone causes errors of
+# 1.7e-3 and 2.1e-4 of the norm, rounding the probabilities adds to them.
 TOLERANCE = {BFLOAT16: 4e-3, FLOAT16: 6e-4}
 NAN = float("nan")
 
 
 @pytest.fixture(params=["triton", "pytorch"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to compute: the kernel, and PyTorch where there is none."""
+    """Both paths: the kernel, and PyTorch without Triton."""
     if request.param == "pytorch":
         monkeypatch.setattr(ranges, "runs_triton", lambda device: False)
 
@@ -25,14 +25,14 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 def tensors(
     device: torch.device, P: int, T: int, S: int = 1, H: int = 2, D: int = 16, dtype: torch.dtype = BFLOAT16
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A query, and a kv_cache that is NaN everywhere."""
+    """A query, and a KV cache filled with NaN."""
     random = torch.Generator().manual_seed(P + T)
     query = 2 * torch.randn(S, P, H, D, generator=random)
     return query.to(device, dtype), torch.full((2, T, H, D), NAN, dtype=dtype, device=device)
 
 
 def fill(kv_cache: torch.Tensor, bounds: list[list[list[int]]]) -> torch.Tensor:
-    """Write random keys and values to the slots of all ranges, and give the ranges as a tensor."""
+    """Write random keys and values to the slots of all ranges; return the ranges as a tensor."""
     random = torch.Generator().manual_seed(1)
     known = torch.randn(kv_cache.shape, generator=random).to(kv_cache.device, kv_cache.dtype)
     for first, stop in (pair for frame in bounds for pair in frame):
@@ -66,7 +66,7 @@ def test_any_number_of_tokens_and_slots(
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 def test_several_ranges_and_empty_ones_in_any_position(device: torch.device, index: torch.dtype) -> None:
-    """NaN everywhere else; each sight has its own ranges, empty ones first, in the middle and last."""
+    """Each frame has its own ranges, with empty ones first, in the middle and last; all other slots hold NaN."""
     query, kv_cache = tensors(device, 9, 600, S=4)
     bounds = [
         [[0, 0], [3, 11], [9, 4], [20, 160], [300, 556], [7, 7]],
@@ -99,7 +99,7 @@ def test_a_slot_in_two_ranges_counts_twice(device: torch.device) -> None:
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_scores_far_apart_and_growing(device: torch.device, dtype: torch.dtype) -> None:
-    """The largest score grows from block to block, by more than any exponent holds; nothing overflows."""
+    """The largest score grows from block to block beyond the range of any exponent; nothing overflows."""
     query, kv_cache = tensors(device, 7, 700, dtype=dtype)
     slots = fill(kv_cache, [[[2, 690]]])
     kv_cache[0] *= torch.arange(700, device=device)[:, None, None].to(dtype) / 4
@@ -113,7 +113,7 @@ def test_scores_far_apart_and_growing(device: torch.device, dtype: torch.dtype) 
 @pytest.mark.parametrize("D", [16, 64])
 @pytest.mark.parametrize("P", [1, 4, 42, 256, 777, 999, 1024])
 def test_ones_give_ones_whatever_the_frames_size(device: torch.device, P: int, D: int) -> None:
-    """Public fault of another kernel: tokens that rounded its pages up were attended to, as zeros."""
+    """Another public kernel attended to the padding of its pages, as zeros."""
     query, kv_cache = tensors(device, 3, 2 * P + 7, D=D, dtype=FLOAT16)  # bfloat16 has no number closer to 1 than 4e-3
     slots = fill(kv_cache, [[[2, 2 + P], [5 + P, 5 + 2 * P]]])
     kv_cache[1] = kv_cache[1].where(kv_cache[1].isnan(), 1.0)
@@ -126,7 +126,7 @@ def test_ones_give_ones_whatever_the_frames_size(device: torch.device, P: int, D
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_large_equal_scores_give_the_mean(device: torch.device, sign: int, dtype: torch.dtype, D: int) -> None:
-    """Public fault of another kernel: scores below -5e4 counted as masked."""
+    """Another public kernel treated scores below -5e4 as masked."""
     query, kv_cache = tensors(device, 3, 300, D=D, dtype=dtype)
     slots = fill(kv_cache, [[[1, 140], [200, 290]]])
     query[:] = 100.0
@@ -145,7 +145,7 @@ def test_cache_in_float8_is_exact_for_the_values_it_holds(device: torch.device, 
 
 @pytest.mark.usefixtures("path")
 def test_a_slice_of_a_fused_projection_and_a_wide_output(device: torch.device) -> None:
-    """Strides of S and P are free, and nothing beside the output is written."""
+    """Strides of S and P are free, and nothing outside the output is written."""
     query, kv_cache = tensors(device, 5, 50, S=2)
     slots = fill(kv_cache, [[[3, 44]], [[6, 7]]])
     fused = torch.full((2, 5, 3 * 32), NAN, dtype=BFLOAT16, device=device)

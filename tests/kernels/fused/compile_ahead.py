@@ -16,7 +16,7 @@ from ..compiling import Case, bare, print_resources
 
 
 def typed(kernel: Any, others: dict[str, Any], *, floats: str = "*fp32", numbers: str = "i32") -> dict[str, Any]:
-    """Types of all arguments: those of `others`, and for the rest pointers of one kind and numbers of one kind."""
+    """Types of all arguments: those in `others`, and one type each for the remaining pointers and numbers."""
     kinds = {name: floats if name.endswith("_ptr") else numbers for name in kernel.arg_names}
     return kinds | others
 

@@ -1,4 +1,4 @@
-"""Captured once, the kernels follow what changes on the device: slots, copies and pixels are read at each replay."""
+"""Captured kernels read slots, copies and pixels from the device at every replay."""
 
 # torch.cuda.Stream has no types.
 # mypy: disable-error-code="no-untyped-call"
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 
 
 def captured(call: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """The first call compiles, on a stream of its own as a capture wants it."""
+    """A graph of `call`. The first call compiles, on a side stream, as a capture requires."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         call()
@@ -32,7 +32,7 @@ def test_slots_are_read_at_each_replay(device: torch.device) -> None:
     query = torch.empty(2, 5, 4, 64, device=device)
     graph = captured(lambda: qk_norm_rope(packed, None, None, query=query, append=Append(kv_cache, slots)))
     kv_cache.zero_()
-    slots.copy_(torch.tensor([90, -5], device=device))  # the second is left out
+    slots.copy_(torch.tensor([90, -5], device=device))  # the second frame is skipped
     graph.replay()
     assert torch.equal(kv_cache[:, 90:95], packed[0, :, 1:].transpose(0, 1))
     assert not kv_cache[:, :90].any()

@@ -91,12 +91,12 @@ def test_other_dtypes_are_rounded_last(device: torch.device, dtype: torch.dtype)
     geometry = pipeline.resize_geometry((97, 61), ResizeMode.PAD, 56, PATCH)
     pixels, tables = noise((97, 61), device), tables_of(geometry, device)
     got, want = run(pixels, tables, dtype).float(), run(pixels, tables)
-    # Half a unit in the last place; Triton's interpreter cuts bfloat16 off instead of rounding, a whole one.
+    # Half a unit in the last place; Triton's interpreter truncates bfloat16: a whole unit.
     unit = 2.0**-7 if dtype == BFLOAT16 else 2.0**-10
     assert ((got - want).abs() <= unit * want.abs()).all()
 
 
-def test_levels_that_nothing_blurs_pass_exactly(device: torch.device) -> None:
+def test_unresampled_levels_are_exact(device: torch.device) -> None:
     """An image of the model's size: each level is normalised exactly, and channels become RGB."""
     geometry = pipeline.resize_geometry((56, 42), ResizeMode.CROP, 56, PATCH)
     pixels = noise((56, 42), device)
@@ -104,7 +104,7 @@ def test_levels_that_nothing_blurs_pass_exactly(device: torch.device) -> None:
 
 
 def test_only_rows_that_are_kept_are_read(device: torch.device) -> None:
-    """A high image's middle: what is above and below it does not matter, and is not resampled."""
+    """The middle of a tall image: rows above and below it change nothing and are not resampled."""
     geometry = pipeline.resize_geometry((20, 150), ResizeMode.CROP, 56, PATCH)
     pixels, tables = noise((20, 150), device), tables_of(geometry, device)
     assert tables.between_shape[0] < 30
