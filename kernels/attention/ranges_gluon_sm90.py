@@ -177,7 +177,7 @@ def produce_blocks(key_desc, value_desc, ranges_ptr, column, smem_stages, R):
             produce_block(key_desc, n, column, keys, keys_full, KEYS_READ, i)
             produce_block(value_desc, n, column, values, values_full, VALUES_READ, i)
             i += 1
-    if i > 0:  # consumers issue the scores of one block more than there are
+    if i > 0:  # consumers issue scores for one extra block and do not use them
         produce_block(key_desc, n, column, keys, keys_full, KEYS_READ, i)
     run_ptx(EXIT, 0)
 
@@ -213,7 +213,7 @@ def produce_converted_blocks(key_desc, value_desc, ranges_ptr, column, smem_stag
         convert_pair(smem_stages, raw, i - 1)
         if i >= STAGES:
             run_ptx(READ_WAIT, KEYS_READ + i % STAGES)
-        mbarrier.arrive(keys_full.index(i % STAGES), count=1)  # a block that is next_score for and not used: anything
+        mbarrier.arrive(keys_full.index(i % STAGES), count=1)  # waited for but not used, so it may hold anything
     run_ptx(EXIT, 0)
 
 

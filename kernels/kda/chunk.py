@@ -77,7 +77,9 @@ def chunk_kda(
         scale, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, use_beta_sigmoid_in_kernel,
         allow_neg_eigval, lower_bound, state_v_first, inplace_final_state, chunk_size, split,
     )  # fmt: skip
-    kinds = [None if x is None else (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) for x in tensors[:-1]]
+    kinds = [
+        None if x is None else (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) for x in tensors.on_device
+    ]
     longest = _longest(q.shape, cu_seqlens, cu_seqlens_cpu)
     key = (*kinds, *options, final_state_indices is None, longest)
     known = _calls.get(key)
@@ -101,8 +103,8 @@ def chunk_kda(
     return call(tensors)
 
 
-# Checked and planned calls, by everything that checks and plans depend on: shapes, strides, dtypes, devices, alignment
-# and options, no values. So an entry cannot go stale; a service has few lengths, and the table is bounded.
+# Planned calls, by everything that checks and plans depend on: shapes, strides, dtypes, devices, alignment and options,
+# but no values. So an entry cannot go stale. A service has few different lengths, and the table is bounded.
 _calls: dict[tuple[object, ...], Callable[[KdaTensors], Result]] = {}
 MAX_CALLS = 1024
 
