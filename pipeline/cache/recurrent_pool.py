@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..model.delta_attention import DeltaAttentionConfig, DeltaAttentionState, streaming_config
-from ..model.delta_attention import new_state as zeros
+from ..model.delta_state import DeltaAttentionConfig, DeltaAttentionState, streaming_config
+from ..model.delta_state import new_state as zeros
 
 
 @dataclass(frozen=True, slots=True)

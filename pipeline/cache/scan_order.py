@@ -13,7 +13,7 @@ from itertools import accumulate, groupby, zip_longest
 import torch
 from torch import Tensor
 
-from ..model.delta_attention import Sequences
+from ..model.delta_state import Sequences
 from .window import StepPlan
 
 SKIP = -1
@@ -79,8 +79,8 @@ class WaveTensors:
         sequences = Sequences(
             cu_seqlens=cuts.to(device, non_blocking=True),
             cu_seqlens_cpu=cuts,
-            slots=rows[0],
-            written_slots=None if wave.reads_only else rows[1],
+            rows=rows[0],
+            written_rows=None if wave.reads_only else rows[1],
         )
         return cls(torch.tensor(wave.frames).to(device, non_blocking=True), sequences, wave.reads_only)
 

@@ -8,7 +8,7 @@ from ..cache.step import Backend
 from ..compatibility import execution_conflicts, fusing_obstacle, refuse
 from ..config import ModelConfig
 from ..model.aggregator import Aggregator
-from ..model.checkpoint import Network
+from ..model.network import Network
 from .cuda_graphs import CudaGraphRunner
 from .fused_model import FusedAggregator
 

@@ -14,7 +14,7 @@ from ..cache.window import StepPlan, StreamWindow
 from ..config import ModelConfig
 from ..frames import Features, Flag, Size
 from ..model.aggregator import FrameNumbers
-from ..model.checkpoint import Network
+from ..model.network import Network
 from .cuda_graphs import CudaGraphRunner
 from .outputs import GatheredLayer, PackedStep, TokenShape, fetch, gather, pack
 from .preprocess import ResizeGeometry

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from ..config import MixerName, NetworkConfig
 from .attention import EPS, Attention, DeltaMixer, FrameMixer, GlobalMixer, MemoryStep, Mixer
+from .backbones import build_patch_embed
 from .blocks import Block
-from .delta_attention import KimiDeltaAttention, streaming_config
-from .patch_embed import make_patch_embed
+from .delta_attention import KimiDeltaAttention
+from .delta_state import streaming_config
 from .rope import Rotation, SpatialPart, rotation_2d, rotation_3d, spatial_part
 
 MEAN = (0.485, 0.456, 0.406)
@@ -80,7 +81,7 @@ class Aggregator(nn.Module):
             raise ValueError(f"channels are a multiple of heads, got {network.channels} and {network.heads}")
         self.network = network
         channels = network.channels
-        self.patch_embed = make_patch_embed(network, dtype)
+        self.patch_embed = build_patch_embed(network, dtype)
         self.camera_token = nn.Parameter(torch.zeros(1, 2, 1, channels))
         self.register_token = nn.Parameter(torch.zeros(1, 2, network.register_tokens, channels))
         self.scale_token = nn.Parameter(torch.zeros(1, 2, 1, channels))

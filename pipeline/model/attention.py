@@ -39,7 +39,7 @@ class MemoryStep(Protocol):
         """Tokens [F, P, C] through a `kda` layer, from its streams' states on; gives the same shape."""
 
 
-def mix_alone(layer: nn.Module, tokens: Tensor) -> Tensor:
+def mix_within_frame(layer: nn.Module, tokens: Tensor) -> Tensor:
     """Each frame alone, without positions."""
     out: Tensor = layer(tokens, attend_frame)
     return out

@@ -16,7 +16,6 @@ could not tell two zeros apart.
 
 import math
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,9 @@ from ..config import MixerName, NetworkConfig
 from ..errors import ModelError
 from ..files.tensors import Entry, dtype_name, tensor_bytes, write_tensor_file
 from .aggregator import Aggregator
-from .checkpoint import AGGREGATOR, checkpoint_weights
+from .key_matching import checkpoint_weights
+from .mismatch_hints import AGGREGATOR
+from .random_init import seeded_generator
 from .weight_files import file_sha256, read_state_dict
 
 MIXERS: tuple[MixerName, ...] = get_args(MixerName)
@@ -172,8 +173,8 @@ class _Gates:
         yield "o_norm.weight", torch.full((width,), 1 + math.exp(-GATE_BIAS))  # 1 / sigmoid
 
     def _drawn(self, name: str, shape: tuple[int, int]) -> Tensor:
-        generator = np.random.Generator(np.random.PCG64([self.seed, zlib.crc32(name.encode())]))
-        return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32) / np.float32(math.sqrt(shape[1])))
+        drawn = seeded_generator(name, self.seed).standard_normal(shape, dtype=np.float32)
+        return torch.from_numpy(drawn / np.float32(math.sqrt(shape[1])))
 
 
 def _entry(name: str, value: Tensor) -> Entry:

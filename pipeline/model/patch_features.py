@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ..config import NetworkConfig
 from .aggregator import MEAN, STD, FrameNumbers, LayerOutput
 from .attention import MemoryStep
-from .patch_embed import make_patch_embed
+from .backbones import build_patch_embed
 
 
 class PatchFeatures(nn.Module):
@@ -23,7 +23,7 @@ class PatchFeatures(nn.Module):
     def __init__(self, network: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self.network = network
-        self.patch_embed = make_patch_embed(network, dtype)
+        self.patch_embed = build_patch_embed(network, dtype)
         # Plain constants, so real tensors even where the parameters are made on the meta device.
         self.register_buffer("mean", torch.tensor(MEAN, device="cpu").view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD, device="cpu").view(3, 1, 1), persistent=False)

@@ -501,7 +501,7 @@ def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path
     both = f'[model]\ncheckpoint = "{tmp_path}/a.pt"\nbackbone_checkpoint = "{tmp_path}/a.pt"\n'
     messages = [problem.message for problem in refuse(f"{CAMERA}{both}")]
     assert any("no checkpoint beside it" in message for message in messages)
-    assert any("DINOv2" in message for message in messages)  # the tiny preset has no DINOv2 to put it in
+    assert any("dinov2_vits14_reg" in message for message in messages)  # the tiny preset has no DINOv2 to put it in
 
 
 def test_epochs_are_longer_than_their_scale_frames(load: Load, refuse: Refuse) -> None:

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from retinad.pipeline.config import NetworkConfig, StreamConfig
 from retinad.pipeline.model.aggregator import KEPT_GRIDS, Aggregator, FrameNumbers
+from retinad.pipeline.model.backbones import build_patch_embed
 from retinad.pipeline.model.delta_attention import KimiDeltaAttention
-from retinad.pipeline.model.patch_embed import make_patch_embed
 
 from .golden import aggregator, features, new_pool, new_state, pictures, run_step, run_stream
 
@@ -112,8 +112,8 @@ def test_half_precision_stays_close_to_float32(dtype: torch.dtype, model: Aggreg
 def test_an_impossible_network_is_refused() -> None:
     with pytest.raises(ValueError, match="multiple of heads"):
         Aggregator(NetworkConfig(channels=30, heads=4, patch_embed="conv"), torch.float32)
-    with pytest.raises(ValueError, match="has 384 channels"):
-        make_patch_embed(NetworkConfig(channels=1024, patch_embed="dinov2_vits14_reg"), torch.float32)
+    with pytest.raises(ValueError, match="requires channels 384, the network has 1024"):
+        build_patch_embed(NetworkConfig(channels=1024, patch_embed="dinov2_vits14_reg"), torch.float32)
 
 
 def test_norms_have_the_references_eps() -> None:

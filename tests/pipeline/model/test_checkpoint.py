@@ -16,8 +16,11 @@ from torch import Tensor
 from retinad.pipeline.config import ModelConfig, NetworkConfig
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.model.aggregator import Aggregator, FrameNumbers
-from retinad.pipeline.model.checkpoint import Network, checkpoint_weights, load_model, random_weights
+from retinad.pipeline.model.checkpoint import load_model
+from retinad.pipeline.model.key_matching import checkpoint_weights
+from retinad.pipeline.model.network import Network
 from retinad.pipeline.model.patch_features import PatchFeatures
+from retinad.pipeline.model.random_init import random_weights
 from retinad.pipeline.model.weight_files import file_note
 
 from .golden import DATA, aggregator, pictures, state_dict, weight
@@ -112,7 +115,7 @@ def test_weights_that_are_no_floats_are_refused(tmp_path: Path, dtype: torch.dty
     """They would be taken as they are: quantized numbers without their scale, complex ones without a part."""
     path = tmp_path / "w.safetensors"
     save_file(weights() | {"camera_token": weights()["camera_token"].to(dtype)}, path)
-    with pytest.raises(ModelError, match=f"1 keys differ: camera_token is of {dtype}, expected a floating-point"):
+    with pytest.raises(ModelError, match=f"1 keys differ: camera_token is {dtype}, expected a floating-point"):
         load(path)
 
 
@@ -203,7 +206,7 @@ def test_around_a_backbone_all_else_is_random_and_its_name_says_so(tmp_path: Pat
     [
         ("no registers", "without registers"),
         ("other grid", "256 positions: a grid of 37 x 37"),
-        ("whole checkpoint", "set model.checkpoint"),
+        ("whole checkpoint", "set checkpoint"),
         ("conversion", "conversion for another library"),
         ("other depth", "unexpected patch_embed.blocks.12.norm1.weight"),
     ],
@@ -228,13 +231,13 @@ def test_a_file_that_is_not_the_wanted_dinov2_says_what_it_looks_like(tmp_path: 
 
 def test_a_dinov2_given_as_the_whole_checkpoint_is_pointed_out(tmp_path: Path) -> None:
     write(dinov2(), tmp_path / "w.safetensors")
-    with pytest.raises(ModelError, match=r"set model\.backbone_checkpoint"):
+    with pytest.raises(ModelError, match=r"set backbone_checkpoint"):
         load(tmp_path / "w.safetensors", DINO)
 
 
 def test_a_backbone_needs_an_embedding_that_is_one_and_no_checkpoint_beside_it(tmp_path: Path) -> None:
     write(dinov2(), tmp_path / "w.safetensors")
-    with pytest.raises(ModelError, match="this network has none"):
+    with pytest.raises(ModelError, match="'conv' has no released weights"):
         load_backbone(tmp_path / "w.safetensors", SMALL)
     with pytest.raises(ValueError, match="not both"):
         ModelConfig(checkpoint=tmp_path / "a.pt", backbone_checkpoint=tmp_path / "w.safetensors")
@@ -325,9 +328,9 @@ def peak_over_weights(path: Path, what: str) -> float:
 def test_a_file_of_other_mixers_or_another_size_is_told_by_what_it_is(tmp_path: Path) -> None:
     network = NetworkConfig(channels=32, heads=2, depth=2, patch_embed="conv")
     hybrid = replace(network, mixers=("kda", "attention"))
-    save_file(dict(random_weights(Aggregator(hybrid, torch.float32), 0)), tmp_path / "hybrid.safetensors")
+    save_file(dict(random_weights(Aggregator(hybrid, torch.float32).state_dict(), 0)), tmp_path / "hybrid.safetensors")
     for other, hint in (
-        (network, "its global blocks are kda, attention: set model.mixers"),
+        (network, "its global blocks are kda, attention: set mixers"),
         (replace(hybrid, depth=3), "it has 2 global blocks, the network has 3"),
         (replace(hybrid, channels=64), "it has 32 channels, the network has 64"),
     ):

@@ -188,8 +188,8 @@ out = Path(sys.argv[1]) / "out.safetensors"
 shape = lambda channels: NetworkConfig(channels=channels, heads=8, depth=4, patch_embed="conv")
 convert(small, out, shape(64), ("kda",), half_life_tokens=100)
 
-from retinad.pipeline import tensor_file
-most, whole = 0, tensor_file.tensor_bytes
+from retinad.pipeline.files import tensors
+most, whole = 0, tensors.tensor_bytes
 def watched(tensor):
     global most
     data = whole(tensor)

@@ -8,12 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from retinad.pipeline.model import delta_attention
-from retinad.pipeline.model.delta_attention import (
-    DeltaAttentionConfig,
-    DeltaAttentionState,
-    KimiDeltaAttention,
-    Sequences,
-)
+from retinad.pipeline.model.delta_attention import KimiDeltaAttention
+from retinad.pipeline.model.delta_state import DeltaAttentionConfig, DeltaAttentionState, Sequences
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CONFIG = DeltaAttentionConfig(channels=20, heads=1, head_dim=8, value_heads=2, value_dim=6)
@@ -159,14 +155,14 @@ def test_streams_of_a_pool_equal_each_alone(lengths: list[int]) -> None:
     pool.recurrent.normal_()
     pool.convolution.normal_()
     kept = pool.clone()
-    slots = [4, -1, 0]
+    pool_rows = [4, -1, 0]
     cuts = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()])
     tokens = make_tokens(sum(lengths))
-    sequences = Sequences(cuts.to(DEVICE), cuts, torch.tensor(slots, device=DEVICE))
+    sequences = Sequences(cuts.to(DEVICE), cuts, torch.tensor(pool_rows, device=DEVICE))
     out, same = layer(tokens, pool, sequences)
     assert same is pool
     for n in (0, 2):
-        rows = slice(slots[n], slots[n] + 1)
+        rows = slice(pool_rows[n], pool_rows[n] + 1)
         alone, after = layer(
             tokens[:, cuts[n] : cuts[n + 1]], DeltaAttentionState(kept.recurrent[rows], kept.convolution[rows])
         )
@@ -183,7 +179,7 @@ def test_reading_changes_nothing(T: int) -> None:
     pool = layer.new_state(3)
     pool.recurrent.normal_()
     kept = pool.clone()
-    sequences = Sequences(slots=torch.tensor([2], device=DEVICE))
+    sequences = Sequences(rows=torch.tensor([2], device=DEVICE))
     read, same = layer(make_tokens(T), pool, sequences, read_only=True)
     assert same is pool
     assert torch.equal(pool.recurrent, kept.recurrent)
@@ -198,7 +194,7 @@ def test_only_keyframes_are_remembered(T: int) -> None:
     pool = layer.new_state(3)
     pool.recurrent.normal_()
     kept = pool.clone()
-    sequences = Sequences(slots=torch.tensor([0, 1], device=DEVICE), written_slots=torch.tensor([2, -1], device=DEVICE))
+    sequences = Sequences(rows=torch.tensor([0, 1], device=DEVICE), written_rows=torch.tensor([2, -1], device=DEVICE))
     tokens = make_tokens(T, B=2)
     layer(tokens, pool, sequences)
     _, after = layer(tokens[:1], DeltaAttentionState(kept.recurrent[:1], kept.convolution[:1]))
@@ -214,7 +210,7 @@ def test_reset_makes_streams_new() -> None:
     pool.recurrent.normal_()
     pool.convolution.normal_()
     pool.reset(torch.tensor([1], device=DEVICE))
-    out, _ = layer(make_tokens(3), pool, Sequences(slots=torch.tensor([1], device=DEVICE)))
+    out, _ = layer(make_tokens(3), pool, Sequences(rows=torch.tensor([1], device=DEVICE)))
     torch.testing.assert_close(out, layer(make_tokens(3))[0], rtol=1e-5, atol=1e-5)
     assert (pool.recurrent[[0, 2]] != 0).all()
 
@@ -225,7 +221,7 @@ def test_a_nan_stays_in_its_slot() -> None:
     clean, _ = layer(tokens)
     pool = layer.new_state(2)
     pool.recurrent[0] = float("nan")
-    out, _ = layer(tokens, pool, Sequences(slots=torch.tensor([0, 1], device=DEVICE)))
+    out, _ = layer(tokens, pool, Sequences(rows=torch.tensor([0, 1], device=DEVICE)))
     assert out[0].isnan().any()
     torch.testing.assert_close(out[1], clean[1], rtol=1e-5, atol=1e-5)
 
@@ -267,7 +263,7 @@ def test_wrong_arguments_are_refused() -> None:
     layer = make_layer()
     with pytest.raises(ValueError, match=r"tokens: expected shape \[B, T, 20\], got \[1, 3, 19\]"):
         layer(make_tokens(3)[..., 1:])
-    with pytest.raises(ValueError, match=r"state: expected a pool with sequences\.slots, got None"):
-        layer(make_tokens(3), None, Sequences(slots=torch.tensor([0], device=DEVICE)))
+    with pytest.raises(ValueError, match=r"state: expected a pool with sequences\.rows, got None"):
+        layer(make_tokens(3), None, Sequences(rows=torch.tensor([0], device=DEVICE)))
     with pytest.raises(ValueError, match=r"initial_state: expected shape \[1, 3, 28\]"):
         layer(make_tokens(3), layer.new_state(2))
