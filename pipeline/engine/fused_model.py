@@ -163,8 +163,8 @@ def _across(block: Block, step: _Step, index: int) -> Mix:
     def mix(normed: Tensor) -> Tensor:
         packed, memory = attention.packed(normed), step.memory.layer(index)
         query = torch.empty_like(packed[:, :, 0], memory_format=torch.contiguous_format)
-        evict(memory, step.tables.moves)
-        append = Append(memory, step.tables.places)
+        evict(memory, step.tables.copies)
+        append = Append(memory, step.tables.slots)
         qk_norm_rope(packed, _head_norm(attention), step.across, query=query, append=append)
         attended = attend_ranges(query, memory, step.tables.ranges)
         step.memory.settle(index)

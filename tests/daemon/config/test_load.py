@@ -20,7 +20,6 @@ from retinad.daemon.config.tables import (
     ServiceTable,
     StreamTable,
 )
-from retinad.pipeline.cache.kv_pool import pages_of
 from retinad.pipeline.config import (
     CameraConfig,
     CaptureMode,
@@ -109,7 +108,7 @@ def test_the_default_file_says_how_much_memory_a_camera_takes(ratio: str) -> Non
     ).grid
     layout = TokenShape.of(network, grid).layout(LINGBOT_MAP.stream)
     # Keys and values of every layer, in bfloat16.
-    taken_bytes = pages_of(layout) * layout.frame_tokens * network.depth * 2 * network.channels * 2
+    taken_bytes = layout.pages * layout.frame_tokens * network.depth * 2 * network.channels * 2
     text = " ".join(line.removeprefix("# ") for line in (ROOT / "config.toml").read_text().splitlines())
     (said,) = re.findall(rf"([0-9.]+) GiB(?: of a GPU's memory)? at {ratio}", text)
     assert said == f"{taken_bytes / 2**30:.1f}"

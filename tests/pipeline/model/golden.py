@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from retinad.pipeline.cache.attention_backend import AttentionBackend
 from retinad.pipeline.cache.backends.dense import DenseBackend
 from retinad.pipeline.cache.kv_pool import KVCachePool, PoolShape
-from retinad.pipeline.cache.step import Backend, Step
+from retinad.pipeline.cache.step import Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.cache.window import CacheLayout, StreamWindow
 from retinad.pipeline.config import NetworkConfig, RetentionConfig, StreamConfig
@@ -108,7 +109,12 @@ DENSE = DenseBackend()
 
 
 def run_step(
-    model: Aggregator, states: list[StreamState], frames: list[Tensor], *, shift: int = 0, backend: Backend = DENSE
+    model: Aggregator,
+    states: list[StreamState],
+    frames: list[Tensor],
+    *,
+    shift: int = 0,
+    backend: AttentionBackend = DENSE,
 ) -> tuple[LayerOutput, ...]:
     """One step: `frames[i]` [f, 3, h, w] into `states[i]`, with all times moved on by `shift`."""
     with Step(states, [len(part) for part in frames], backend) as step:
@@ -133,9 +139,9 @@ def features(outputs: tuple[LayerOutput, ...]) -> Tensor:
 
 
 def run_stream(
-    model: Aggregator, state: StreamState, images: Tensor, *, shift: int = 0, backend: Backend = DENSE
+    model: Aggregator, state: StreamState, images: Tensor, *, shift: int = 0, backend: AttentionBackend = DENSE
 ) -> Tensor:
     """A whole stream as the reference runs it: the scale frames in one step, then one frame a step."""
-    first = state.ledger.layout.scale_frames
+    first = state.window.layout.scale_frames
     parts = [images[:first], *images[first:].split(1)] if len(images) > first else [images]
     return torch.cat([features(run_step(model, [state], [part], shift=shift, backend=backend)) for part in parts])

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
+from retinad.pipeline.cache.attention_backend import AttentionBackend
 from retinad.pipeline.cache.backends.dense import DenseBackend
 from retinad.pipeline.cache.backends.paged import PagedBackend
-from retinad.pipeline.cache.step import Backend
 
 from .golden import DATA, TOLERANCE, Case, aggregator, cases, new_state, pictures, run_stream
 
 
 @pytest.mark.parametrize("backend", [DenseBackend(), PagedBackend()], ids=["dense", "paged"])
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_stream_equals_the_reference(case: Case, backend: Backend) -> None:
+def test_stream_equals_the_reference(case: Case, backend: AttentionBackend) -> None:
     expected = np.load(DATA / f"{case.name}.npz")["features"]
     with torch.inference_mode():
         model = aggregator(case.network)
