@@ -51,7 +51,7 @@ class PoolShape:
         return self.layers * 2 * self.heads * self.head_dim * self.dtype.itemsize
 
     def describe(self, layout: CacheLayout) -> str:
-        """The memory of a stream as text, with the factors that it is the product of."""
+        """The memory of a stream as text, with the factors that make it up."""
         tokens = (
             f"{layout.frame_pages} frames of {layout.frame_tokens} tokens and "
             f"{layout.history_entries} x {layout.entry_tokens} tokens of history, "
@@ -148,10 +148,10 @@ class KVCachePool:
         except (RuntimeError, MemoryError) as error:
             if is_device_failure(error):
                 raise
-            raise AdmissionError(f"{self._no_room(layout)}, and the device has no more: {error}") from error
+            raise AdmissionError(f"{self._no_room(layout)}, and the device has no memory left: {error}") from error
 
     def allocate_pages(self, page_tokens: int, pages: int) -> int:
-        """Allocate so many pages for a stream, whatever the limit.
+        """Allocate pages for a stream, without regard to the limit.
 
         Raises:
             RuntimeError, MemoryError: the device has no room. Nothing has changed.
@@ -218,10 +218,10 @@ class KVCachePool:
 
     def _no_room(self, layout: CacheLayout) -> str:
         used = self._spans.used * self.shape.token_bytes + len(self._spans.held) * self.shape.stream_bytes
-        most = "" if self._limit_bytes is None else f", of {gib(self._limit_bytes)} at most"
+        limit = "" if self._limit_bytes is None else f", the limit is {gib(self._limit_bytes)}"
         return (
-            f"no memory for another stream: it takes {self.shape.describe(layout)}; "
-            f"{len(self._spans.held)} streams hold {gib(used)}{most}"
+            f"no memory for another stream: it needs {self.shape.describe(layout)}; "
+            f"{len(self._spans.held)} streams use {gib(used)}{limit}"
         )
 
     def _rebuild(self, spans: SpanAllocator) -> None:

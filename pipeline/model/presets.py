@@ -7,8 +7,8 @@ from `PRESETS`. To add a preset:
 * of another family, which has special tokens or blocks of its own: write one module beside this file with the network
   (an `nn.Module` called like `Aggregator`, with `network`, `special_tokens` and `head_dim`), and add a `Preset` whose
   `load_builder` imports it. Its config is a `NetworkConfig`, its window a `StreamConfig`: which frames stay whole,
-  which leave special tokens, and after how many the memory is rebuilt. Only a rule that these cannot express needs
-  more, in `cache.window`, which alone decides what a frame sees.
+  which leave special tokens, and after how many frames the cache is rebuilt. Only a rule that these cannot express
+  needs more, in `cache.window`, which alone decides what a frame sees.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ class Preset:
         name: the value of `preset`, also published with every record.
         network: the network's shape.
         image_width: width in pixels that images are resized to.
-        stream: the default settings of a stream's memory.
+        stream: default settings of its streams.
         layers: layer pairs that are published by default.
         load_builder: imports the module of the preset's family, and returns the function that builds the network.
     """

@@ -28,7 +28,7 @@ from retinad.pipeline.cache.page_table import VisibleRanges, visible_ranges
 from retinad.pipeline.cache.step import Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.cache.window import CacheLayout, StreamWindow
-from retinad.pipeline.config import StreamConfig
+from retinad.pipeline.config import FlashInferKernels, StreamConfig
 
 SHAPE = PoolShape(1, 16, 64, torch.bfloat16, torch.device("cuda:0"))
 SPECIAL = 6
@@ -56,8 +56,8 @@ CASES = (
 )
 
 
-def memories(case: Case) -> list[StreamState]:
-    """Streams with random tokens, as old as the case says."""
+def caches(case: Case) -> list[StreamState]:
+    """Streams with random tokens and the age of the case."""
     layout = CacheLayout.of(case.stream, case.frame_tokens, SPECIAL)
     window = StreamWindow(layout)
     if case.committed:
@@ -69,11 +69,15 @@ def memories(case: Case) -> list[StreamState]:
     return states
 
 
+def event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def milliseconds(call: Callable[[], object], calls: int = CALLS) -> float:
     """Median time of a call on the device."""
-    times = []
+    times = list[float]()
     for number in range(WARM_UP + calls):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = event(), event()
         begin.record()
         call()
         end.record()
@@ -84,7 +88,7 @@ def milliseconds(call: Callable[[], object], calls: int = CALLS) -> float:
 
 
 def planning_ms(states: list[StreamState], frames: list[int], backend: AttentionBackend) -> float:
-    """Median time on the host of making a step: its plan, its tables, their way to the device."""
+    """Median time on the host of creating a step: plan, tables, and their copy to the device."""
     times = []
     for _ in range(WARM_UP + CALLS):
         torch.cuda.synchronize()
@@ -97,7 +101,7 @@ def planning_ms(states: list[StreamState], frames: list[int], backend: Attention
 def error(out: Tensor, query: Tensor, pool: KVCachePool, visible: list[VisibleRanges]) -> float:
     """Largest error of a stream's output."""
     rows, worst = [group.rows for group in visible], 0.0
-    for group, part, actual in zip(visible, query.split(rows), out.split(rows), strict=True):
+    for group, part, actual in zip(visible, query.split_with_sizes(rows), out.split_with_sizes(rows), strict=True):
         keys, values = gather(pool.layer(0), group).float().unbind(0)
         expected = attend_all(part.float(), keys, values)
         worst = max(worst, float((actual.float() - expected).norm() / expected.norm()))
@@ -106,7 +110,7 @@ def error(out: Tensor, query: Tensor, pool: KVCachePool, visible: list[VisibleRa
 
 def measure(case: Case, name: str, backend: AttentionBackend) -> str:
     """A row of the table."""
-    states = memories(case)
+    states = caches(case)
     frames = [1 if case.committed else case.stream.scale_frames] * case.streams
     step = Step(states, frames, backend)
     shape = (sum(frames), case.frame_tokens, SHAPE.heads, SHAPE.head_dim)
@@ -125,7 +129,7 @@ def measure(case: Case, name: str, backend: AttentionBackend) -> str:
 
 def kernels_of(case: Case, backend: AttentionBackend) -> list[str]:
     """Names of the kernels that a call runs."""
-    states = memories(case)
+    states = caches(case)
     step = Step(states, [1] * case.streams, backend)
     query = torch.randn((case.streams, case.frame_tokens, 16, 64), device="cuda").to(SHAPE.dtype)
     step.attend(0, query)
@@ -217,7 +221,7 @@ def print_ranges() -> None:
 @torch.inference_mode()
 def main() -> None:
     device = torch.cuda.get_device_properties(0)
-    kernels = ("fa2", "fa3") if device.major == 9 else ("fa2",)
+    kernels: tuple[FlashInferKernels, ...] = ("fa2", "fa3") if device.major == 9 else ("fa2",)
     backends: dict[str, AttentionBackend] = {"dense": DenseBackend()}
     backends |= {f"flashinfer {name}": open_flashinfer(SHAPE, name) for name in kernels}
     backends |= {"triton": TritonBackend()}

@@ -47,7 +47,7 @@ def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
             check_device(shape.device)
             return Choice("triton", None, TritonBackend())
     if not shape.layers:
-        return Choice("dense", "no layer attends to a memory", DenseBackend())
+        return Choice("dense", "no layer has a KV cache", DenseBackend())
     obstacle = kernel_obstacle("triton", config) or device_obstacle(shape.device)
     if obstacle is not None:
         return Choice("dense", obstacle, DenseBackend())

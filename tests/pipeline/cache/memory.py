@@ -55,7 +55,8 @@ def write_all(state: StreamState, tokens: Tensor) -> None:
     """Write back what `read_all` returned for a state with an equal window."""
     for index, layer in enumerate(tokens):
         targets = state.kept(index)
-        for target, part in zip(targets, layer.split([part.shape[1] for part in targets], dim=1), strict=True):
+        parts = layer.split_with_sizes([target.shape[1] for target in targets], dim=1)
+        for target, part in zip(targets, parts, strict=True):
             target.copy_(part)
 
 

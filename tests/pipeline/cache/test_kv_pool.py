@@ -38,8 +38,8 @@ def test_a_pool_is_as_large_as_its_streams() -> None:
     states[1].free()
     states[1].free()
     assert new_state(STREAM, pool).span.start == PAGES * P  # the gap
-    for state in (*states, *pool.spans.held):
-        pool.free(state.owner)
+    for owner in (*(state.owner for state in states), *(span.owner for span in pool.spans.held)):
+        pool.free(owner)
     assert (pool.nbytes, pool.layer(0).numel()) == (0, 0)
     pool.check_integrity()
 
@@ -98,9 +98,9 @@ def test_one_stream_too_many_is_refused_with_the_numbers_and_nothing_changes() -
     with pytest.raises(AdmissionError) as refusal:
         new_state(STREAM, pool)
     assert str(refusal.value) == (
-        f"no memory for another stream: it takes {gib(PAGES * P * TOKEN_BYTES)} for 5 frames of 5 tokens and 4 x 3 "
-        "tokens of history, each 2 layers x 2 x 2 heads x 8 x 4 bytes; 2 streams hold "
-        f"{gib(2 * PAGES * P * TOKEN_BYTES)}, of {gib(2 * PAGES * P * TOKEN_BYTES + 100)} at most"
+        f"no memory for another stream: it needs {gib(PAGES * P * TOKEN_BYTES)} for 5 frames of 5 tokens and 4 x 3 "
+        "tokens of history, each 2 layers x 2 x 2 heads x 8 x 4 bytes; 2 streams use "
+        f"{gib(2 * PAGES * P * TOKEN_BYTES)}, the limit is {gib(2 * PAGES * P * TOKEN_BYTES + 100)}"
     )
     assert pool.spans == spans
     assert all(torch.equal(read_all(state), before) for state, before in zip(states, kept, strict=True))
@@ -128,7 +128,7 @@ def test_a_device_out_of_memory_while_the_pool_grows_leaves_all_streams_unchange
     states = [filled(pool, size, size) for size in (5, 7)]
     kept, spans = [read_all(state) for state in states], pool.spans
     pool.left = layer
-    with pytest.raises(AdmissionError, match="the device has no more: CUDA out of memory"):
+    with pytest.raises(AdmissionError, match="the device has no memory left: CUDA out of memory"):
         pool.allocate(layout(9))
     pool.check_integrity()
     assert pool.spans == spans

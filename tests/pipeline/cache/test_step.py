@@ -100,7 +100,7 @@ def test_random_schedules_of_random_streams_equal_the_oracle(backend: AttentionB
             together = [player for player in chosen if player.frame_tokens == size]
             parts = [player.next_part(rng) for player in together]
             outputs = run([player.state for player in together], parts, backend)
-            split = outputs.split([part.shape[2] for part in parts], dim=1)
+            split = outputs.split_with_sizes([part.shape[2] for part in parts], dim=1)
             for player, part, output in zip(together, parts, split, strict=True):
                 error = (output - player.oracle.run(part)).abs().max()
                 assert error <= TOLERANCE, (player.stream, size)
@@ -116,7 +116,7 @@ def test_streams_of_different_ages_in_one_step_equal_each_alone(backend: Attenti
         joined = [i for i in range(len(settings)) if number >= 2 * i]
         counts = [settings[i].scale_frames if number == 2 * i else 1 for i in joined]
         parts = [tokens(100 * i + number, count) for i, count in zip(joined, counts, strict=True)]
-        outputs = run([together[i] for i in joined], parts, backend).split(counts, dim=1)
+        outputs = run([together[i] for i in joined], parts, backend).split_with_sizes(counts, dim=1)
         for i, part, output in zip(joined, parts, outputs, strict=True):
             torch.testing.assert_close(output, run([alone[i]], [part], backend), rtol=0, atol=TOLERANCE)
 

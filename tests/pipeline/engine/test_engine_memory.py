@@ -111,7 +111,7 @@ def test_frames_of_a_stream_without_room_fail_until_there_is_room_and_the_others
         (failure,) = (outcome for outcome in outcomes if isinstance(outcome, FrameFailure))
         assert failure.stamp.camera == "c"
         assert "no memory for another stream" in failure.reason
-        assert "2 streams hold" in failure.reason
+        assert "2 streams use" in failure.reason
         assert len(outcomes) == 3
     assert engine.statistics().failures == 3
     engine.close_stream("a")
