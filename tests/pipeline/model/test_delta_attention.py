@@ -77,8 +77,9 @@ def expected(layer: KimiDeltaAttention, tokens: torch.Tensor) -> torch.Tensor:
 
 def convolution(state: DeltaAttentionState | None) -> torch.Tensor:
     assert state is not None
-    assert state.convolution is not None
-    return convolution(state)
+    kept = state.convolution
+    assert kept is not None
+    return kept
 
 
 def rows_of(state: DeltaAttentionState, rows: slice) -> DeltaAttentionState:
