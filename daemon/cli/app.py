@@ -235,7 +235,9 @@ def bench(
         int, typer.Option(metavar="N", min=1, max=1024, help="Synthetic cameras, in place of the config's.")
     ] = 1,
     steps: Annotated[int, typer.Option(metavar="N", min=2, help="Steps to measure.")] = 200,
-    preset: Annotated[str | None, typer.Option(metavar="NAME", help="A preset, in place of the config's.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="tiny or lingbot-map, in place of the config's.")
+    ] = None,
     size: Annotated[str, typer.Option(metavar="WxH", help="Size of the cameras' pictures.")] = "1920x1080",
     fps: Annotated[
         float | None,
