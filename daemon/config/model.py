@@ -9,8 +9,9 @@ from retinad.pipeline.compatibility import find_conflicts
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
+from retinad.pipeline.model.backbones import BACKBONES
 from retinad.pipeline.model.placement import resolve_device, resolve_dtype
-from retinad.pipeline.model.presets import DINO_PATCH_SIZE, DINO_SHAPES, LINGBOT_MAP, PRESETS, TINY, Preset
+from retinad.pipeline.model.presets import PRESETS, Preset, default_preset
 
 from .errors import ConfigError
 from .problems import Report
@@ -87,7 +88,7 @@ def _preset_name(table: ModelTable) -> str:
     if table.preset != "auto":
         return table.preset
     device = resolve_device("auto") if table.device == "auto" else table.device
-    return LINGBOT_MAP.name if device.startswith("cuda") else TINY.name
+    return default_preset(device).name
 
 
 def _only(keys: dict[str, Any], kind: type[NetworkConfig] | type[OutputConfig]) -> dict[str, Any]:
@@ -105,8 +106,10 @@ def _resolve_weights(table: ModelTable, network: NetworkConfig, report: Report) 
     """The files of `checkpoint` and `backbone_checkpoint`; one of them at most."""
     whole = _existing(table.checkpoint, "checkpoint", report)
     backbone = _existing(table.backbone_checkpoint, "backbone_checkpoint", report)
-    if backbone is not None and network.patch_embed == "conv":
-        report.add(("model", "backbone_checkpoint"), "expected patch_embed to be a DINOv2 with it, got 'conv'")
+    if backbone is not None and BACKBONES[network.patch_embed].release is None:
+        released = [name for name, entry in BACKBONES.items() if entry.release is not None]
+        wanted = f"expected patch_embed to be one of {', '.join(released)} with it"
+        report.add(("model", "backbone_checkpoint"), f"{wanted}, got {network.patch_embed!r}")
     if whole is not None and backbone is not None:
         report.add(("model", "backbone_checkpoint"), "expected no checkpoint beside it: that holds the backbone too")
         return whole, None
@@ -134,14 +137,9 @@ def _check_network(network: NetworkConfig, report: Report) -> None:
     elif network.rope3d and network.depth and head_channels < _LEAST_3D:
         wanted = f"expected channels / heads to be at least {_LEAST_3D} with rope3d"
         report.add(("model", "channels"), f"{wanted}, got {head_channels}")
-    if network.patch_embed == "conv":
-        return
-    channels = DINO_SHAPES[network.patch_embed].channels
-    if network.channels != channels:
-        report.add(("model", "patch_embed"), f"expected channels = {channels} with it, got {network.channels}")
-    if network.patch_size != DINO_PATCH_SIZE:
-        wanted = f"expected patch_size = {DINO_PATCH_SIZE} with it"
-        report.add(("model", "patch_embed"), f"{wanted}, got {network.patch_size}")
+    for mismatch in BACKBONES[network.patch_embed].mismatches(network):
+        wanted = f"expected {mismatch.field} = {mismatch.expected} with it"
+        report.add(("model", "patch_embed"), f"{wanted}, got {mismatch.actual}")
 
 
 def _check_output(model: ModelConfig, report: Report) -> None:

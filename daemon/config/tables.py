@@ -3,7 +3,7 @@
 A key that is not given keeps the default of the dataclass it ends up in, so no default is written twice.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
@@ -14,11 +14,12 @@ from retinad.pipeline.config import (
     FlashInferKernels,
     MemoryDType,
     MixerName,
-    PatchEmbed,
     ResizeMode,
     Transport,
 )
 from retinad.pipeline.frames import TokenGroup
+from retinad.pipeline.model.backbones import BACKBONES
+from retinad.pipeline.model.presets import PRESETS
 
 from ..logs.render import LogForm
 from ..logs.setup import LogLevel
@@ -45,6 +46,13 @@ WORD_PATTERNS = frozenset({_NAME, _DEVICE, _FOURCC})
 """Of keys that take a single word."""
 
 Text = Annotated[str, Field(pattern=_TEXT)]
+
+if TYPE_CHECKING:
+    PresetName = str
+    BackboneName = str
+else:  # the names of the registries
+    PresetName = Literal["auto", *PRESETS]
+    BackboneName = Literal[*BACKBONES]
 
 
 def _index_as_text(source: object) -> object:
@@ -85,7 +93,7 @@ class ModelTable(BaseModel):
     """`[model]`"""
 
     model_config = STRICT
-    preset: Literal["auto", "tiny", "lingbot-map"] = "auto"
+    preset: PresetName = "auto"
     checkpoint: Text | None = None
     backbone_checkpoint: Text | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
@@ -108,7 +116,7 @@ class ModelTable(BaseModel):
     depth: Annotated[int, Field(ge=0, le=1000)] | None = None
     mlp_ratio: Annotated[float, Field(gt=0, le=64)] | None = None
     patch_size: Annotated[int, Field(ge=1, le=256)] | None = None
-    patch_embed: PatchEmbed | None = None
+    patch_embed: BackboneName | None = None
     register_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
     rope3d: bool | None = None
     mixers: Annotated[list[MixerName], Field(min_length=1, max_length=1000)] | None = None

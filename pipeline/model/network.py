@@ -1,0 +1,66 @@
+"""The interface of the networks that the engine runs."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ..config import NetworkConfig
+from .attention import CacheStep
+
+
+@dataclass(frozen=True, slots=True)
+class FrameNumbers:
+    """The positions of a step's F frames in their streams.
+
+    Attributes:
+        times: number of frames committed to the stream before each frame, without an upper limit.
+        first: whether each frame is its stream's very first.
+        scale: whether each frame is one of its stream's first `scale_frames`.
+    """
+
+    times: tuple[int, ...]
+    first: tuple[bool, ...]
+    scale: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerOutput:
+    """The output of one pair of blocks.
+
+    Attributes:
+        layer: index of the pair.
+        frame: tokens float32 [F, P, C] after the frame block; at depth 0 the patch embedding's tokens.
+        across: tokens float32 [F, P, C] after the global block; None at depth 0.
+    """
+
+    layer: int
+    frame: Tensor
+    across: Tensor | None
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The tensors that are published side by side."""
+        return (self.frame,) if self.across is None else (self.frame, self.across)
+
+
+class Network(nn.Module):
+    """Base class of the networks. They hold weights only; the streams' caches are passed to each step.
+
+    Attributes:
+        network: the network's shape.
+    """
+
+    network: NetworkConfig
+
+    def forward(
+        self, images: Tensor, numbers: FrameNumbers, step: CacheStep, layers: tuple[int, ...]
+    ) -> tuple[LayerOutput, ...]:
+        """Run a step.
+
+        Args:
+            images: float32 [F, 3, h, w], RGB in [0, 1]; h and w are multiples of the patch size.
+            numbers: the positions of the frames in their streams.
+            step: the step of the streams' caches; each layer up to the last requested one appends to it and attends.
+            layers: pairs of blocks whose output is requested, ascending. Later pairs do not run.
+        """
+        raise NotImplementedError
