@@ -5,16 +5,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
+from .frames import DType as DType
 from .frames import TokenGroup
 
-DType = Literal["float16", "bfloat16", "float32"]
 MemoryDType = Literal["auto", "float8_e4m3fn"]
-Attention = Literal["auto", "dense", "paged", "flashinfer", "triton"]
-Execution = Literal["auto", "plain", "fused", "captured"]
+AttentionName = Literal["auto", "dense", "paged", "flashinfer", "triton"]
+ExecutionName = Literal["auto", "plain", "fused", "captured"]
 FlashInferKernels = Literal["fa2", "fa3"]
 MixerName = Literal["attention", "kda"]
 PatchEmbed = Literal["conv", "dinov2_vits14_reg", "dinov2_vitb14_reg", "dinov2_vitl14_reg"]
-Transport = Literal["tcp", "udp"]
+RtspTransport = Literal["tcp", "udp"]
 
 
 class CaptureMode(StrEnum):
@@ -134,7 +134,7 @@ class CameraConfig:
     connect_timeout_s: float = 5.0
     stall_timeout_s: float = 10.0
     retry: bool = True
-    transport: Transport = "tcp"
+    transport: RtspTransport = "tcp"
     size: tuple[int, int] | None = None
     fourcc: str | None = None
     stream: StreamConfig = StreamConfig()
@@ -243,8 +243,8 @@ class ModelConfig:
     device: str = "cpu"
     dtype: DType = "float32"
     memory_dtype: MemoryDType = "auto"
-    attention: Attention = "auto"
-    execution: Execution = "auto"
+    attention: AttentionName = "auto"
+    execution: ExecutionName = "auto"
     flashinfer_kernels: Literal["auto"] | FlashInferKernels = "auto"
     output: OutputConfig = OutputConfig()
     max_batch: int = 8
@@ -262,9 +262,14 @@ class ModelConfig:
         return self.checkpoint is None and not alone
 
     @property
+    def deepest_layer(self) -> int:
+        """Index of the last layer pair that runs: the deepest one that an output reads."""
+        return self.output.layers[-1]
+
+    @property
     def running_mixers(self) -> tuple[MixerName, ...]:
         """The mixers of the global blocks that run, each of which keeps a memory."""
-        return self.network.global_mixers[: self.output.layers[-1] + 1]
+        return self.network.global_mixers[: self.deepest_layer + 1]
 
     @property
     def attention_layers(self) -> int:

@@ -1,8 +1,10 @@
 """What travels through the pipeline: a captured frame, and the features made of it. Nothing mutates either."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,27 @@ Size = tuple[int, int]
 
 Affine = tuple[tuple[float, float, float], tuple[float, float, float]]
 """2x3 matrix [[a, b, c], [d, e, f]]: (x, y) -> (a x + b y + c, d x + e y + f)."""
+
+
+DType = Literal["float16", "bfloat16", "float32"]
+"""Number format of weights, memories and outputs."""
+
+Numbers = npt.NDArray[np.number[Any]]
+"""An array of any number format."""
+
+NUMPY_DTYPES: Final[Mapping[DType, np.dtype[np.number[Any]]]] = {
+    "float16": np.dtype("<f2"),
+    "bfloat16": np.dtype("<u2"),
+    "float32": np.dtype("<f4"),
+}
+"""The numpy type of each format; bfloat16 as its raw bits."""
+
+
+class OutputKind(StrEnum):
+    """What the numbers of an output are."""
+
+    FEATURES = "features"
+    """Tokens of the network."""
 
 
 class TokenGroup(StrEnum):
@@ -84,26 +107,77 @@ class Frame:
     pixels: Pixels
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FeatureTensor:
-    """One named tensor of a record.
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor that the model publishes of each frame: its name and form, without the numbers.
 
     Attributes:
-        name: `layer<N>/<group>`, unique within a record.
-        layer: 0-based index of the layer pair it comes from.
-        group: which tokens.
-        data: C-contiguous array that nothing writes again. float16 or float32, or, for bfloat16, the raw bits as uint16
-            with `is_bfloat16` set. Channels last, 2C of them: the frame block's output, then the global block's.
-            camera [1, 2C], registers [4, 2C], scale [1, 2C], patch [rows, cols, 2C], pooled [rows', cols', 2C].
-            A network of depth 0 gives patch and pooled only, with C channels: those of the patch embedding.
-        is_bfloat16: whether `data` holds bfloat16 bits.
+        name: unique within a record; words of A-Z a-z 0-9 _ - joined by slashes.
+        shape: of one frame, channels last.
+        dtype: number format.
+        kind: what the numbers are.
     """
 
     name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    kind: OutputKind
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in one record."""
+        return math.prod(self.shape) * NUMPY_DTYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutput(Output):
+    """Tokens of one group after one layer pair; `name` is `layer<N>/<group>`.
+
+    The last axis has 2C channels: the frame block's output, then the global block's. Shapes: camera [1, 2C],
+    registers [4, 2C], scale [1, 2C], patch [rows, cols, 2C], pooled [rows', cols', 2C]. A network of depth 0 has patch
+    and pooled only, with the C channels of the patch embedding.
+
+    Attributes:
+        layer: 0-based index of the layer pair.
+        group: which tokens.
+    """
+
     layer: int
     group: TokenGroup
-    data: npt.NDArray[np.generic]
-    is_bfloat16: bool = False
+
+    @classmethod
+    def of(cls, layer: int, group: TokenGroup, shape: tuple[int, ...], dtype: DType) -> "TokenOutput":
+        """The output with the name of its layer and group."""
+        return cls(f"layer{layer}/{group}", shape, dtype, OutputKind.FEATURES, layer, group)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputTensor:
+    """The numbers of one output for one frame.
+
+    Attributes:
+        output: what they are.
+        data: C-contiguous array of the output's shape; nothing writes to it again. numpy has no bfloat16: its raw bits
+            are uint16.
+
+    Raises:
+        ValueError: the array has another shape or number format than the output.
+    """
+
+    output: Output
+    data: Numbers
+
+    def __post_init__(self) -> None:
+        output, data = self.output, self.data
+        if (data.shape, data.dtype) != (output.shape, NUMPY_DTYPES[output.dtype]):
+            raise ValueError(
+                f"output {output.name} must be {output.dtype} {output.shape}, got {data.dtype} {data.shape}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The output's name."""
+        return self.output.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +222,7 @@ class Features:
     model_size: Size
     grid: tuple[int, int]
     to_source: Affine
-    tensors: tuple[FeatureTensor, ...]
+    tensors: tuple[OutputTensor, ...]
     latency_us: Mapping[str, int] = field(default_factory=dict)
     context: Context | None = None
 

@@ -9,7 +9,7 @@ from ..config import ModelConfig, StreamConfig
 from ..errors import AdmissionError
 from ..model.delta_attention import streaming_config
 from ..model.devices import torch_dtype
-from .outputs import TokenShape
+from .token_shape import TokenShape
 
 HEADROOM = 10
 """A tenth of a GPU's memory is left for what a step computes with: at most 1 GiB for 8 frames of the released model."""

@@ -11,8 +11,8 @@ from ..errors import AdmissionError
 from ..frames import Size
 from ..model.devices import torch_dtype
 from .admission import memory_limit, pool_shape
-from .outputs import TokenShape
 from .preprocess import resize_geometry
+from .token_shape import TokenShape
 
 RUNS = (32, 16, 8, 4, 2, 1)
 """What is tried, the longest first."""

@@ -18,9 +18,9 @@ from ..errors import StateError
 from ..files.state_file import StateFile, open_state_file, write_state_file
 from ..frames import FrameStamp, Size
 from ..model.delta_attention import new_state
-from .outputs import TokenShape
 from .preprocess import ResizeGeometry, resize_geometry
 from .stream import Stream
+from .token_shape import TokenShape
 
 SCHEMA = 2
 """Number of the files' form."""

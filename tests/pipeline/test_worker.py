@@ -100,7 +100,12 @@ async def test_a_hung_call_shows_as_busy_and_does_not_hold_up_closing() -> None:
     release.set()
 
 
-async def test_a_call_beyond_its_limit_is_overdue_and_where_it_is_can_be_seen() -> None:
+def is_overdue(worker: Worker[Resource]) -> bool:
+    """Hides from the type checker that this was just found false."""
+    return worker.is_overdue
+
+
+async def test_a_call_beyond_its_limit_is_overdue_and_its_place_can_be_seen() -> None:
     release = threading.Event()
     async with Worker(lambda: contextlib.nullcontext(Resource()), call_limit_s=0.1) as worker:
         assert not worker.is_overdue
@@ -108,7 +113,7 @@ async def test_a_call_beyond_its_limit_is_overdue_and_where_it_is_can_be_seen() 
             await worker.run(lambda resource: release.wait(10))
         assert not worker.is_overdue
         await anyio.sleep(0.1)
-        assert worker.is_overdue
+        assert is_overdue(worker)
         assert "test_worker.py" in "".join(worker.stack())
         release.set()
         with anyio.move_on_after(0.2):

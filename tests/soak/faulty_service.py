@@ -45,7 +45,7 @@ FAULTS: tuple[Callable[[Batch], None], ...] = (raises, hangs, runs_out_of_memory
 def make_engine(config: ServiceConfig) -> Engine:
     """The service's own engine, its forward wrapped."""
     engine = service.make_engine(config)
-    order, run = Path(os.environ["SOAK_FAULT"]), engine._model_runner.run
+    order, run = Path(os.environ["SOAK_FAULT"]), engine.model_runner.run
     faults = {fault.__name__: fault for fault in FAULTS}
 
     def run_or_fail(batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None = None) -> object:
@@ -55,7 +55,7 @@ def make_engine(config: ServiceConfig) -> Engine:
             fault(batch)
         return run(batch, started_ns, while_device_busy)
 
-    engine._model_runner.run = run_or_fail
+    engine.model_runner.run = run_or_fail
     return engine
 
 

@@ -8,7 +8,7 @@ import torch
 from retinad.pipeline.config import ModelConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.admission import pool_shape
 from retinad.pipeline.engine.batch_size import RUNS, Room, longest_run, step_bytes
-from retinad.pipeline.engine.outputs import TokenShape
+from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import AdmissionError
 from retinad.pipeline.model.presets import LINGBOT_MAP
 

@@ -53,7 +53,7 @@ def resume(
     with Engine(config) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
         engine.load_state("a", path)
-        state = engine._streams["a"].state
+        state = engine.streams["a"].state
         assert state is not None
         with torch.inference_mode():
             for index in range(config.attention_layers):

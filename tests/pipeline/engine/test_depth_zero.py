@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.outputs import largest_record_bytes
+from retinad.pipeline.engine.heads import largest_record_bytes
 from retinad.pipeline.engine.preprocess import preprocess, resize_geometry
-from retinad.pipeline.frames import Features, Flag, TokenGroup
+from retinad.pipeline.frames import Features, Flag, TokenGroup, TokenOutput
 
 from ..model.golden import DATA, weight
 from .engine_rig import frame, good
@@ -65,7 +65,8 @@ def attention(tokens: Tensor, weights: dict[str, Tensor]) -> Tensor:
     packed = tokens @ weights["attn.qkv.weight"].T + weights["attn.qkv.bias"]
     query, key, value = packed.reshape(-1, 3, 6, 64).permute(1, 2, 0, 3)
     mixed = (query @ key.mT / 8).softmax(-1) @ value
-    return mixed.transpose(0, 1).flatten(1) @ weights["attn.proj.weight"].T + weights["attn.proj.bias"]
+    out: Tensor = mixed.transpose(0, 1).flatten(1) @ weights["attn.proj.weight"].T + weights["attn.proj.bias"]
+    return out
 
 
 def run(config: ModelConfig, count: int = 4) -> list[Features]:
@@ -85,7 +86,7 @@ def test_features_are_those_of_a_dinov2_written_out(config: ModelConfig) -> None
         one = frame("ab"[number % 2], number // 2)
         expected = plain_dinov2(preprocess(one.pixels, geometry, torch.device("cpu")), weights).numpy()
         patch, pooled = record.tensors
-        assert (patch.name, patch.layer, patch.data.shape) == ("layer0/patch", 0, (*geometry.grid, 384))
+        assert patch.output == TokenOutput.of(0, TokenGroup.PATCH, (*geometry.grid, 384), "float32")
         assert np.abs(patch.data - expected).max() <= 2e-6 * np.abs(expected).max()
         assert (pooled.name, pooled.data.shape) == ("layer0/pooled", (2, 2, 384))
         np.testing.assert_allclose(pooled.data[0, 1], expected[:2, 2:].mean((0, 1)), atol=1e-5)

@@ -252,14 +252,14 @@ def test_a_broken_device_ends_the_engine(engine: Engine, error: Exception, call:
         calls[call]()
 
 
-def poison_white_pictures(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
+def poison_white_images(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
     white = arguments[0].flatten(1).amin(1) > 2  # normalised white is 2.2 to 2.7, by channel
     return output.masked_fill(white[:, None, None], float("nan"))
 
 
 @pytest.mark.parametrize("when", [1, 5])
 def test_non_finite_numbers_are_flagged_and_their_stream_alone_starts_anew(engine: Engine, when: int) -> None:
-    model_of(engine).patch_embed.register_forward_hook(poison_white_pictures)
+    model_of(engine).get_submodule("patch_embed").register_forward_hook(poison_white_images)
     for camera in "ab":
         engine.open_stream(camera, STREAM, ResizeMode.CROP)
     found: dict[str, list[Features]] = {"a": [], "b": []}

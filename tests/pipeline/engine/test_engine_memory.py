@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from retinad.pipeline.cache.kv_pool import KVCachePool
 from retinad.pipeline.cache.page_table import PageTable, VisibleRanges
 from retinad.pipeline.cache.step import Attend, Backend
-from retinad.pipeline.config import Attention, ResizeMode, StreamConfig
+from retinad.pipeline.config import AttentionName, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.outputs import OutputHeads
 from retinad.pipeline.errors import AdmissionError, ModelError
 from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Size
 
@@ -42,7 +43,7 @@ def frame(camera: str, number: int, size: Size = LARGE, stream_epoch: int = 0) -
 
 
 def pool_of(engine: Engine) -> KVCachePool:
-    return engine._pool
+    return engine.pool
 
 
 def open_streams(engine: Engine, cameras: str) -> None:
@@ -188,33 +189,33 @@ class Broken:
 
 
 @pytest.mark.parametrize("attention", ["dense", "paged"])
-@pytest.mark.parametrize("site", [None, 0, 1, "pack"])
+@pytest.mark.parametrize("site", [None, 0, 1, "unpack"])
 @pytest.mark.parametrize("age", [0, 3, 8])
 def test_a_fault_anywhere_in_a_step_restarts_its_streams_and_they_go_on_like_new_ones(
-    attention: Attention, site: int | str | None, age: int, monkeypatch: pytest.MonkeyPatch
+    attention: AttentionName, site: int | str | None, age: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_pack(*_: object) -> None:
+    def no_unpack(*_: object) -> None:
         raise RuntimeError("injected")
 
     with Engine(replace(CONFIG, attention=attention)) as engine, Engine(replace(CONFIG, attention=attention)) as fresh:
-        broken = Broken(engine._model_runner._backend, None if site is None else site if isinstance(site, int) else -1)
-        engine._model_runner._backend = broken
+        broken = Broken(engine.model_runner.backend, None if site is None else site if isinstance(site, int) else -1)
+        engine.model_runner.backend = broken
         open_streams(engine, "abc")
         open_streams(fresh, "ab")
         sizes = {"a": LARGE, "b": LARGE, "c": SMALL}
         for number in range(age):
             good(engine.step([frame(camera, number, size) for camera, size in sizes.items()]))
-        kept = read_all(engine._streams["c"].state) if age else None  # type: ignore[arg-type]
+        kept = read_all(engine.streams["c"].state) if age else None  # type: ignore[arg-type]
         broken.armed = True
         with monkeypatch.context() as patch:
-            if site == "pack":
-                patch.setattr("retinad.pipeline.engine.model_runner.pack", no_pack)
+            if site == "unpack":
+                patch.setattr(OutputHeads, "unpack", no_unpack)
             failed = engine.step([frame(camera, age, LARGE) for camera in "ab"])
         broken.armed = False
         assert all(isinstance(outcome, FrameFailure) and "injected" in outcome.reason for outcome in failed)
         pool_of(engine).check_integrity()
         if kept is not None:
-            assert torch.equal(read_all(engine._streams["c"].state), kept)  # type: ignore[arg-type]
+            assert torch.equal(read_all(engine.streams["c"].state), kept)  # type: ignore[arg-type]
         for number in range(age + 1, age + 7):
             pair = [frame(camera, number, LARGE) for camera in "ab"]
             for actual, expected in zip(good(engine.step(pair)), good(fresh.step(pair)), strict=True):
@@ -225,11 +226,11 @@ def test_a_fault_anywhere_in_a_step_restarts_its_streams_and_they_go_on_like_new
 # Work on the host
 
 
-class Operations(TorchDispatchMode):
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts PyTorch's operations."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -268,16 +269,16 @@ def python_calls(engine: Engine, picture: Frame) -> int:
 
 
 @pytest.mark.parametrize("attention", ["dense", "paged"])
-def test_host_work_of_a_step_does_not_grow_with_the_age_of_the_stream(attention: Attention) -> None:
+def test_host_work_of_a_step_does_not_grow_with_the_age_of_the_stream(attention: AttentionName) -> None:
     """Operations, Python calls and sizes of the plan: equal at ages 10 and 10,000. The reference's grow for ever."""
     with Engine(replace(CONFIG, attention=attention)) as engine:
-        tables = engine._model_runner._backend = Tables(engine._model_runner._backend)
+        tables = engine.model_runner.backend = Tables(engine.model_runner.backend)
         open_streams(engine, "a")
         for number in range(10):
             engine.step([frame("a", number)])
         work = []
         for age in (10, 10_000):
-            state = engine._streams["a"].state
+            state = engine.streams["a"].state
             assert state is not None
             state.ledger = replace(state.ledger, committed=age, later=age - 1)
             with Operations() as seen:

@@ -9,9 +9,10 @@ import torch
 from retinad.pipeline.cache.backends.dense import DenseBackend
 from retinad.pipeline.cache.backends.triton import TritonBackend
 from retinad.pipeline.cache.step import Backend
-from retinad.pipeline.config import Execution, ModelConfig
+from retinad.pipeline.config import ExecutionName, ModelConfig
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.execution import choose_execution
+from retinad.pipeline.engine.heads import make_heads
 from retinad.pipeline.errors import ModelError
 
 from .engine_rig import CONFIG
@@ -22,7 +23,7 @@ RANGED, DENSE = TritonBackend(), DenseBackend()
 
 def chosen(config: ModelConfig, backend: Backend) -> str:
     with Engine(CONFIG) as engine:
-        return choose_execution(config, engine._model_runner._model, engine._pool, backend).name
+        return choose_execution(config, engine.model_runner.model, make_heads(CONFIG), engine.pool, backend).name
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_auto_takes_the_fastest_that_can_run_and_a_name_its_own(
     ],
 )
 def test_what_cannot_run_is_refused_with_the_reason(
-    execution: Execution, config: ModelConfig, backend: Backend, reason: str
+    execution: ExecutionName, config: ModelConfig, backend: Backend, reason: str
 ) -> None:
     with pytest.raises(ModelError, match=reason):
         chosen(replace(config, execution=execution), backend)

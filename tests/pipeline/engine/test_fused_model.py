@@ -22,7 +22,7 @@ from retinad.pipeline.config import (
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Flag, TokenGroup
 
-from .engine_rig import assert_same, frame, good
+from .engine_rig import assert_same, frame, good, model_of
 
 NETWORK = NetworkConfig(channels=64, heads=4, depth=2, patch_embed="conv")
 OUTPUT = OutputConfig(layers=(0, 1), tokens=tuple(TokenGroup), pool=2, dtype="float32")
@@ -133,13 +133,12 @@ def test_nan_in_a_memory_of_float8_is_not_taken_for_its_largest_number() -> None
         engine.open_stream("a", StreamConfig(1, 3), ResizeMode.CROP)
         for number in range(3):
             good(engine.step([frame("a", number)]))
-        model = engine._model_runner._model
-        weight = model.global_blocks[0].attn.k_norm.weight  # type: ignore[union-attr]
-        kept = weight.clone()  # type: ignore[operator]
+        weight = model_of(engine).get_parameter("global_blocks.0.attn.k_norm.weight")
+        kept = weight.clone()
         with torch.no_grad():
-            weight.fill_(float("nan"))  # type: ignore[operator]
+            weight.fill_(float("nan"))
             (spoilt,) = good(engine.step([frame("a", 3)]))
-            weight.copy_(kept)  # type: ignore[operator]
+            weight.copy_(kept)
         (after,) = good(engine.step([frame("a", 4)]))
     assert Flag.NAN in spoilt.flags
     assert (after.epoch, Flag.NAN in after.flags) == (1, False)

@@ -4,45 +4,26 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
+from retinad.pipeline.config import NetworkConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.frames import Features, Flag, Frame, TokenGroup
+from retinad.pipeline.frames import Flag, Frame
 
 from .engine_rig import frame, good
+from .gpu_rig import CONFIG, ERROR, NETWORKS, error
 
 pytestmark = pytest.mark.gpu
 
-NETWORK = NetworkConfig(channels=256, heads=4, depth=3, patch_embed="conv")
-DINO = NetworkConfig(channels=384, heads=6, depth=2, patch_embed="dinov2_vits14_reg")
-OUTPUT = OutputConfig(layers=(0, 1), tokens=tuple(TokenGroup), pool=2, dtype="float32")
-CONFIG = ModelConfig(
-    name="test", network=NETWORK, image_width=112, output=OUTPUT, device="cuda:0", dtype="bfloat16", attention="triton"
-)
-ERROR = 1.5e-2
-"""Of the norm of a frame's tokens. Each linear layer rounds its input to 8 bits (2e-3), and fused sums run in another
-order; three pairs of blocks add up to a few times that. A wrong key or position gives 0.1 and more."""
-
 FLOAT8_ERROR = 0.05
 
-HYBRID: tuple[MixerName, ...] = ("kda", "attention")
-NETWORKS = {"attention": NETWORK, "hybrid": replace(NETWORK, mixers=HYBRID), "dinov2": DINO}
 STREAMS = {
     "a": StreamConfig(2, 3, history_frames=4),
     "b": StreamConfig(1, 4, keyframe_interval=2, history_frames=3),
     "c": StreamConfig(3, 5, epoch_frames=14),
     "d": StreamConfig(2, 6, epoch_frames=20, run_frames=4),
 }
-
-
-def error(actual: Features, expected: Features) -> float:
-    return max(
-        float(np.linalg.norm(one.data - other.data) / np.linalg.norm(other.data))
-        for one, other in zip(actual.tensors, expected.tensors, strict=True)
-    )
 
 
 def frames_of_step(number: int) -> list[Frame]:
@@ -76,7 +57,7 @@ def test_captured_steps_equal_plain_ones_over_all_edges(network: NetworkConfig) 
                     expected.flags,
                 )
                 assert error(actual, expected) <= ERROR, (number, actual.stamp.camera)
-        fused = captured._model_runner._fused
+        fused = captured.model_runner.graphs
         assert fused is not None
         assert len(fused._graphs) >= 2, "steps of several sizes were replayed"
 
@@ -102,7 +83,7 @@ def test_a_frame_that_is_not_finite_is_flagged_and_only_its_stream_begins_anew()
             engine.open_stream(camera, StreamConfig(1, 3), ResizeMode.CROP)
         for number in range(6):
             engine.step([frame(camera, number, (112, 84)) for camera in "ab"])
-        state = engine._streams["a"].state
+        state = engine.streams["a"].state
         assert state is not None
         for part in state.kept(0):
             part.fill_(float("nan"))

@@ -28,9 +28,9 @@ on_both = pytest.mark.parametrize("config", [HYBRID, DELTA], ids=["hybrid", "kda
 
 
 def states(engine: Engine, camera: str = "a") -> list[Tensor]:
-    state = engine._streams[camera].state
+    state = engine.streams[camera].state
     assert state is not None
-    layers = engine._config.delta_layers
+    layers = engine.pool.shape.states.layers
     return [part.clone() for index in range(layers) for part in state.states(index)]
 
 
@@ -48,7 +48,7 @@ def test_the_pattern_repeats_over_the_global_blocks_that_run() -> None:
     assert (config.attention_layers, config.delta_layers) == (1, 3)
     with Engine(config) as engine:
         assert engine.description.mixers == config.network.global_mixers
-        names = [type(block.attn).__name__ for block in model_of(engine).global_blocks]  # type: ignore[union-attr]
+        names = [type(block.attn).__name__ for block in model_of(engine).global_blocks]
     assert names == ["KimiDeltaAttention"] * 2 + ["Attention"] + ["KimiDeltaAttention"] * 2
 
 
@@ -97,13 +97,13 @@ def test_streams_of_different_ages_and_keyframes_in_one_step_equal_each_alone(co
 
 def spoil_picture(engine: Engine) -> None:
     """The next picture is NaN in the model."""
-    original = engine._model_runner._model.forward
+    original = engine.model_runner.model.forward
 
     def forward(images: Tensor, *rest: object) -> object:
-        engine._model_runner._model.forward = original  # type: ignore[method-assign]
+        engine.model_runner.model.forward = original  # type: ignore[method-assign]
         return original(images.index_fill(0, torch.tensor([0]), float("nan")), *rest)  # type: ignore[arg-type]
 
-    engine._model_runner._model.forward = forward  # type: ignore[assignment, method-assign]
+    engine.model_runner.model.forward = forward  # type: ignore[assignment, method-assign]
 
 
 def break_scan(engine: Engine) -> None:
@@ -178,8 +178,8 @@ def test_a_new_epoch_keeps_the_states_only_if_it_is_told_to() -> None:
             engine.open_stream("a", replace(STREAM, epoch_frames=6, carry_state=carry), ResizeMode.CROP)
             play(engine, [frame("a", number) for number in range(6)])
             before = states(engine)
-            stream = engine._streams["a"]
-            engine._executor.renew([stream], 0)
+            stream = engine.streams["a"]
+            engine.executor.renew([stream], 0)
             same = all(torch.equal(one, other) for one, other in zip(before, states(engine), strict=True))
             assert same is carry
             (record,) = play(engine, [frame("a", 6)])

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from retinad.pipeline.config import Attention, MixerName, ModelConfig, ResizeMode, RetentionConfig, StreamConfig
+from retinad.pipeline.config import AttentionName, MixerName, ModelConfig, ResizeMode, RetentionConfig, StreamConfig
 from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.outputs import OutputHeads
 from retinad.pipeline.frames import Features, Flag, Frame
 
 from .engine_rig import CONFIG, assert_same, frame, good
@@ -19,7 +20,7 @@ TOLERANCE = 1e-4
 """Of outputs of about 3: what the product promises in float32; sums of other lengths round differently."""
 
 
-def model(mixers: tuple[MixerName, ...], attention: Attention = "dense") -> ModelConfig:
+def model(mixers: tuple[MixerName, ...], attention: AttentionName = "dense") -> ModelConfig:
     return replace(CONFIG, network=replace(CONFIG.network, mixers=mixers), attention=attention)
 
 
@@ -129,13 +130,13 @@ def test_a_number_that_is_not_finite_spoils_those_after_it_in_the_run_and_no_lat
     with Engine(model(mixers)) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
         given = good(engine.step(frames[:5]))
-        forward = engine._model_runner._model.forward
+        forward = engine.model_runner.model.forward
 
         def spoil(images: Tensor, *rest: object) -> object:
             return forward(images.index_fill(0, torch.tensor([2]), float("nan")), *rest)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine._model_runner._model, "forward", spoil)
+            patch.setattr(engine.model_runner.model, "forward", spoil)
             spoilt = good(engine.step(frames[5:9]))
         after = good(engine.step(frames[9:]))
     assert [Flag.NAN in record.flags for record in spoilt] == [number >= sound for number in range(4)]
@@ -155,7 +156,7 @@ def test_frames_of_a_run_that_fails_are_each_reported_and_the_next_ones_begin_an
         engine.open_stream("a", StreamConfig(1, 4, run_frames=4), ResizeMode.CROP)
         engine.step([frame("a", number) for number in range(5)])
         with monkeypatch.context() as patch:
-            patch.setattr("retinad.pipeline.engine.model_runner.pack", fail)
+            patch.setattr(OutputHeads, "unpack", fail)
             failed = engine.step([frame("a", number) for number in range(5, 9)])
         records = good(engine.step([frame("a", number) for number in range(9, 12)]))
     assert [outcome.stamp.source_seq for outcome in failed] == [5, 6, 7, 8]
