@@ -1,4 +1,4 @@
-"""What travels through the pipeline: a captured frame, and the features made of it. Nothing mutates either."""
+"""The values that travel through the pipeline: captured frames, and the outputs of the model. All are immutable."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Pixels = npt.NDArray[np.uint8]
-"""A picture [height, width, 3], BGR (OpenCV's order)."""
+"""Pixels [height, width, 3], BGR (OpenCV's order)."""
 
 Size = tuple[int, int]
 """Width and height in pixels, in this order."""
@@ -41,7 +41,7 @@ class OutputKind(StrEnum):
 
 
 class TokenGroup(StrEnum):
-    """The groups of a frame's tokens that can be published."""
+    """Groups of a frame's tokens that can be published."""
 
     CAMERA = "camera"
     REGISTERS = "registers"
@@ -51,22 +51,22 @@ class TokenGroup(StrEnum):
 
 
 PATCH_GROUPS = frozenset((TokenGroup.PATCH, TokenGroup.POOLED))
-"""The groups that a network without blocks has."""
+"""Groups of a network without blocks."""
 
 
 class Flag(StrEnum):
-    """What a receiver should know of a record beyond its numbers."""
+    """Conditions of a record that a receiver should know about."""
 
     RESET = "reset"
-    """The stream's memory started anew with this frame."""
+    """The stream's memory was reset before this frame."""
     NAN = "nan"
-    """The model gave a non-finite number; the stream's memory is reset after this frame."""
+    """A number of this frame is not finite; the stream's memory is reset after it."""
     SIZE_CHANGED = "size_changed"
-    """The source's frame size differs from the frame before."""
+    """The source's frame size differs from that of the previous frame."""
     WARMUP = "warmup"
     """One of the stream's first `scale_frames` frames."""
     RANDOM_WEIGHTS = "random_weights"
-    """The model's weights are random: the numbers mean nothing."""
+    """The model's weights are random: its outputs are meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class FrameStamp:
 
     Attributes:
         camera: the camera's configured name.
-        stream_epoch: number of the source's connection, from 0, new at each connect.
-        source_seq: number of the frame within the stream epoch, from 0, dropped frames included.
-        capture_unix_ns: wall-clock time of capture in nanoseconds since 1970 (data only, never used for intervals).
+        stream_epoch: number of the source's connection, from 0, incremented at each reconnect.
+        source_seq: number of the frame within the stream epoch, from 0; dropped frames are counted.
+        capture_unix_ns: wall-clock time of capture in nanoseconds since 1970 (data only; never used for intervals).
         capture_monotonic_ns: `CLOCK_MONOTONIC` time of capture in nanoseconds.
         pts_ns: the container's presentation time in nanoseconds, or None where the source has none.
         source_size: width and height of the frame as captured, in pixels.
@@ -94,12 +94,12 @@ class FrameStamp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """One captured picture.
+    """One captured frame.
 
     Attributes:
         stamp: where and when it was captured.
         pixels: uint8 [height, width, 3], BGR (OpenCV's order), C-contiguous, read-only. May be a view of memory shared
-            with the capture process, which gets it back when the last reference to the array is gone: keep no frame
+            with the capture process, which can reuse it once the last reference to the array is gone: keep frames no
             longer than needed.
     """
 
@@ -185,9 +185,9 @@ class Context:
     """How much of its stream's memory a frame attended to.
 
     Attributes:
-        frames: whole frames, itself included; those of a first block attend to each other, later ones too.
-        history_frames: older ones of which special tokens were left.
-        forgotten_frames: keyframes of this memory of which nothing was left.
+        frames: whole frames, itself included; within a first block, frames attend to earlier and later ones.
+        history_frames: older frames whose special tokens remained.
+        forgotten_frames: keyframes of this memory that were completely evicted.
     """
 
     frames: int
@@ -197,19 +197,19 @@ class Context:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """What the model made of one frame.
+    """The model's outputs for one frame.
 
     Attributes:
         stamp: the frame's stamp.
-        epoch: number of the model's memory of this stream, from 0, new at each reset of it.
-        epoch_frame: number of the frame within that memory, from 0. Frames of the epoch before, with which an epoch may
-            begin, are counted: the first frame published of it then has their number.
+        epoch: number of the stream's memory, from 0, incremented at each reset.
+        epoch_frame: number of the frame within the epoch, from 0. Frames of the previous epoch with which an epoch may
+            begin are counted: its first published frame then has a higher number than 0.
         keyframe: whether the frame entered the memory (later frames attend to it).
         flags: see `Flag`.
-        model_size: width and height of the picture that the model saw, in pixels.
+        model_size: width and height of the model's image, in pixels.
         grid: rows and columns of patches.
         to_source: maps a model pixel (x, y) to a source pixel (pixel centres at whole numbers).
-        tensors: in the order they are published.
+        tensors: in the order in which they are published.
         latency_us: microseconds by stage: `queue` (capture to the start of the step), `preprocess`, `model`.
         context: what it attended to; None where no block attends across frames.
     """
@@ -229,11 +229,11 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class FrameFailure:
-    """A frame for which no features could be made, and why."""
+    """A frame that the model could not process, and the reason."""
 
     stamp: FrameStamp
     reason: str
 
 
 Outcome = Features | FrameFailure
-"""What becomes of a frame in the model."""
+"""The result of a frame."""

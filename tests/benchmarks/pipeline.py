@@ -1,4 +1,4 @@
-"""Measures the way from a camera to a subscriber without a model and without a capture process. Run by `make bench`.
+"""Measures the path from a camera to a subscriber without a model or a capture process. Run by `make bench`.
 
 What is left is the queue, the worker's hand-over, the message and the socket; `retinad bench` measures all of it. The
 subscriber is a process of its own. The first argument, if given, is the number of frames.
@@ -40,7 +40,7 @@ FPS = 200
 
 
 class CopyEngine:
-    """In place of the model: gives a copy of the frame, which is what a step does with pixels at the least."""
+    """Replaces the model: publishes a copy of the frame, the least that a step does with its pixels."""
 
     description = ModelDescription(
         name="copy",
@@ -106,7 +106,7 @@ class MemoryCamera:
 
 
 def listen(endpoint: str, results: Connection) -> None:
-    """Receive until `end`; report how many frames a second came, and how old they were."""
+    """Receive until `end`; report frames a second, and the age of the frames."""
     ages_ms: list[float] = []
     arrivals: list[float] = []
     with Subscriber(endpoint, kinds=(Kind.FEATURES, Kind.END), timeout_s=60.0) as subscriber:
@@ -122,7 +122,7 @@ def listen(endpoint: str, results: Connection) -> None:
 
 
 def measure(title: str, config: ServiceConfig, **dependencies: Any) -> None:
-    """Run the service until its sources end, with a subscriber beside it, and print what came."""
+    """Run the service with a subscriber until its sources end, and print the results."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     reader = multiprocessing.get_context("spawn").Process(
         target=listen, args=(config.publish.endpoints[0], theirs), daemon=True

@@ -1,4 +1,4 @@
-"""How fast large records go from the publisher to one subscriber, and how long one takes: run by `make bench`.
+"""Measures throughput and latency of large records from the publisher to one subscriber. Run by `make bench`.
 
 The subscriber is a process of its own, as it is in life. Sends never block, so the publisher here waits for the
 subscriber's word before it has more than so many records on the way: measured is the way, not the dropping.
@@ -23,12 +23,12 @@ from retinad.pipeline.publish.publisher import Publisher
 
 MESSAGES = 100
 ROUNDS = 3
-"""The best of these counts: whatever else the machine does can only take away from it."""
+"""The best of these counts: other load on the machine can only reduce it."""
 IN_FLIGHT = 4
 
 
 def subscribe(endpoint: str, messages: int, pipe: Connection) -> None:
-    """Receive that many records, and report each, and how old it was, when its first and last bytes have been read."""
+    """Receive that many records, and report each with its age once its first and last bytes have been read."""
     with Subscriber(endpoint, timeout_s=30) as subscriber:
         for _ in range(messages):
             record = subscriber.receive()
@@ -39,7 +39,7 @@ def subscribe(endpoint: str, messages: int, pipe: Connection) -> None:
 
 
 def never_read(endpoint: str, pipe: Connection) -> None:
-    """Subscribe to everything, and read nothing."""
+    """Subscribe to everything and read nothing."""
     with zmq.Context() as context, context.socket(zmq.SUB) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, 1)
@@ -50,7 +50,7 @@ def never_read(endpoint: str, pipe: Connection) -> None:
 
 @contextmanager
 def stuck_subscriber(publisher: Publisher) -> Iterator[None]:
-    """One more subscriber meanwhile, which never reads."""
+    """A second subscriber, which never reads."""
     ours, theirs = mp.get_context("spawn").Pipe()
     others = publisher.statistics().subscriptions_total
     process = mp.get_context("spawn").Process(target=never_read, args=(publisher.endpoints[0], theirs))
@@ -74,7 +74,7 @@ def features(seq: int, data: "np.ndarray") -> Features:
 def measure(
     endpoint: str, message_bytes: int, messages: int, in_flight: int, *, beside_stuck: bool = False
 ) -> tuple[float, list[float]]:
-    """GB/s, and the age in milliseconds of each record at the subscriber, alone or beside one that never reads."""
+    """GB/s, and each record's age in milliseconds at the subscriber, alone or beside one that never reads."""
     config = PublishConfig(endpoints=(endpoint,), buffer_mb=max(1, 2 * in_flight * message_bytes >> 20))
     ours, theirs = mp.get_context("spawn").Pipe()
     publisher = Publisher(

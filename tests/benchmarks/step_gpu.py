@@ -61,7 +61,7 @@ class Job:
             dtype="bfloat16",
             attention="dense" if self.execution == "plain" else "auto",
             execution=self.execution,
-            max_batch=max(8, self.streams * self.run),
+            max_batch=max(8, self.streams * self.frames),
         )
 
 

@@ -277,7 +277,7 @@ def test_what_fails_while_loading_is_told_in_the_services_own_words(
 
     monkeypatch.setattr("retinad.pipeline.engine.open.Engine", fail)
     config = load_config(write_config(tmp_path, camera("a", SOURCE)), {})
-    with pytest.raises(ModelError, match=r"busy or unavailable|has no room for the model") as caught:
+    with pytest.raises(ModelError, match=r"busy or unavailable|has too little memory for the model") as caught:
         load.make_engine(config)
     assert isinstance(caught.value, DeviceError) is (error is BUSY)
 

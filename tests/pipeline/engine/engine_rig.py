@@ -1,4 +1,4 @@
-"""A small engine for tests, and frames, runs and comparisons for it."""
+"""A small engine for tests, with helpers to make frames, run steps and compare records."""
 
 import time
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ OUTPUT = OutputConfig(layers=(0, 1), tokens=tuple(TokenGroup), pool=2, dtype="fl
 CONFIG = ModelConfig(name="test", network=NETWORK, image_width=56, output=OUTPUT)
 STREAM = StreamConfig(scale_frames=2, window=3)
 TOLERANCE = 1e-5
-"""Of outputs of about 3: float32 matrix products round differently for another number of rows."""
+"""Absolute, for outputs of about 3: float32 matrix products round differently for another number of rows."""
 
 
 def frame(camera: str, number: int, size: Size = (64, 48), stream_epoch: int = 0, seed: int | None = None) -> Frame:

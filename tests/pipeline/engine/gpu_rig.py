@@ -14,8 +14,8 @@ CONFIG = ModelConfig(
     name="test", network=NETWORK, image_width=112, output=OUTPUT, device="cuda:0", dtype="bfloat16", attention="triton"
 )
 ERROR = 1.5e-2
-"""Of the norm of a frame's tokens. Each linear layer rounds its input to 8 bits (2e-3), and fused sums run in another
-order; three pairs of blocks add up to a few times that. A wrong key or position gives 0.1 and more."""
+"""Relative to the norm of a frame's tokens. Each linear layer rounds its input to 8 bits (2e-3), and fused sums run in
+another order; three pairs of blocks add up to a few times that. A wrong key or position causes 0.1 and more."""
 
 HYBRID: tuple[MixerName, ...] = ("kda", "attention")
 NETWORKS = {"attention": NETWORK, "hybrid": replace(NETWORK, mixers=HYBRID), "dinov2": DINO}

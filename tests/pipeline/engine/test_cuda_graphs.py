@@ -1,4 +1,4 @@
-"""When steps are captured and what their graphs read, on the CPU: a graph here runs again what was captured."""
+"""When steps are captured and what their graphs read, on the CPU: here, replaying a graph reruns the captured step."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -33,7 +33,7 @@ STREAM = StreamConfig(1, 3, history_frames=2)
 
 
 class Replay:
-    """Stands for a CUDA graph: what it reads must be where it was when it was captured."""
+    """Replaces a CUDA graph: everything it reads must be where it was at the capture."""
 
     def __init__(self, steps: "ReplayedOnCpu", shape: TokenShape, images: Tensor, tables: StepTables) -> None:
         self._steps, self._shape, self._images, self._tables = steps, shape, images, tables
@@ -50,7 +50,7 @@ class Replay:
 
 
 class ReplayedOnCpu(CudaGraphRunner):
-    """Captures on the CPU; the next captures raise `errors`, the last one first."""
+    """Captures on the CPU; the next captures raise `errors`, the last error first."""
 
     def __init__(self, fused: FusedAggregator, pool: KVCachePool, heads: OutputHeads) -> None:
         super().__init__(fused, pool, heads, capture=True)
@@ -98,7 +98,7 @@ def _unused_places_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _references_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where Triton's interpreter was chosen for other tests: it takes seconds a step."""
+    """Even if other tests chose Triton's interpreter, which takes seconds a step."""
     monkeypatch.setattr("retinad.kernels.backend._INSTALLED", False)
 
 
@@ -136,7 +136,7 @@ def test_replayed_steps_equal_those_without_graphs_in_every_mixture_of_streams()
         assert steps.replays > 6
 
 
-def test_a_kind_of_step_is_captured_at_its_second_run_and_anew_when_the_memory_moves(
+def test_a_kind_of_step_is_captured_at_its_second_run_and_again_when_the_memory_moves(
     rig: tuple[Engine, ReplayedOnCpu],
 ) -> None:
     engine, steps = rig
@@ -154,7 +154,7 @@ def test_a_kind_of_step_is_captured_at_its_second_run_and_anew_when_the_memory_m
 def test_a_run_that_fails_does_not_count_as_the_one_before_a_capture(
     rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has not launched would be launched for the first time, and compiled, while a graph is captured."""
+    """Kernels that it did not reach would be launched for the first time, and compiled, during the capture."""
 
     engine, steps = rig
     engine.open_stream("a", STREAM, ResizeMode.CROP)
@@ -169,7 +169,7 @@ def test_a_run_that_fails_does_not_count_as_the_one_before_a_capture(
     assert len(steps.captures) == 1
 
 
-def test_without_room_for_a_graph_steps_go_on_without_and_it_is_tried_again_much_later(
+def test_without_memory_for_a_graph_steps_run_without_and_the_capture_is_retried_much_later(
     rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_graphs, "RETRY_RUNS", 5)
@@ -195,7 +195,7 @@ def test_a_capture_that_fails_otherwise_fails_the_step(rig: tuple[Engine, Replay
     assert [isinstance(outcome, FrameFailure) for outcome in outcomes] == [False, False, True, False, False]
 
 
-def test_a_capture_that_breaks_the_device_ends_the_engine_and_says_what_does_without(
+def test_a_capture_that_breaks_the_device_ends_the_engine_and_names_the_alternative(
     rig: tuple[Engine, ReplayedOnCpu],
 ) -> None:
     engine, steps = rig
@@ -207,10 +207,10 @@ def test_a_capture_that_breaks_the_device_ends_the_engine_and_says_what_does_wit
         engine.step([frame("a", 2)])
 
 
-def test_after_a_fault_behind_a_replay_streams_equal_new_ones(
+def test_after_a_fault_that_follows_a_replay_streams_equal_new_ones(
     rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys, values and states of that step are written, in layers that no table knows of."""
+    """That step's keys, values and states were written, in layers that no table mentions."""
 
     engine, steps = rig
     streams = {"a": STREAM, "b": replace(STREAM, keyframe_interval=2)}
@@ -233,7 +233,7 @@ def test_after_a_fault_behind_a_replay_streams_equal_new_ones(
                 assert_same(actual, expected, tolerance=0)
 
 
-def test_more_kinds_of_steps_than_graphs_are_not_captured_in_turn(
+def test_more_kinds_of_steps_than_graphs_do_not_evict_each_other_at_every_step(
     rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_graphs, "MOST_GRAPHS", 2)
@@ -249,8 +249,8 @@ def test_more_kinds_of_steps_than_graphs_are_not_captured_in_turn(
 
 
 @torch.inference_mode()
-def test_what_a_graph_reads_besides_weights_is_made_before_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made while capturing it has no numbers until the replay, and steps without a graph would read it, too."""
+def test_tables_that_a_graph_reads_are_made_before_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made during the capture, they would have no values until a replay, and steps without a graph would read them."""
     network = replace(NETWORK, channels=384, heads=6, depth=1, patch_embed="dinov2_vits14_reg", mixers=("attention",))
     config = replace(CONFIG, network=network, output=replace(OUTPUT, layers=(0,)))
     engine = Engine(config)
@@ -277,7 +277,7 @@ def test_what_a_graph_reads_besides_weights_is_made_before_it_is_captured(monkey
     assert made
 
 
-def test_host_tables_of_a_step_that_failed_are_not_written_again(
+def test_host_tables_of_a_failed_step_are_not_reused(
     rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, steps = rig

@@ -1,4 +1,4 @@
-"""On a GPU, captures that fail, are cut short or meet evicted tables leave steps right; so do other devices."""
+"""On a GPU, steps stay right after captures that fail, are cut short or find tables evicted, and on other devices."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def run_beside(config: ModelConfig, engine: Engine, numbers: range, sizes: tuple
 def test_a_capture_that_runs_out_of_memory_midway_costs_no_frame_and_may_succeed_later(
     network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its scratch pool, whose only graph is gone, must not be used again: PyTorch refuses that."""
+    """Its scratch pool must not be reused once its only graph is gone: PyTorch refuses that."""
     config = replace(CONFIG, network=NETWORKS[network], execution="captured")
     monkeypatch.setattr(cuda_graphs, "RETRY_RUNS", 3)
     gather, failures = OutputHeads.gather, 0
@@ -96,7 +96,7 @@ def test_more_kinds_of_steps_than_graphs_stay_right(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_the_second_device_gives_the_numbers_of_the_first() -> None:
+def test_a_second_device_has_the_results_of_the_first() -> None:
     """In a process of its own: the engine makes its device the thread's current one."""
     program = """
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""On a CUDA device the engine gives what it gives on the CPU, with any backend, and copies back once a step."""
+"""On a CUDA device the engine has the CPU's results, with any backend, and copies each output back once a step."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 SIZE = (84, 56)
-"""What the model wants, so that no resized pixel is rounded to another of 256 levels than on the CPU."""
+"""The model's own size, so that no resized pixel is rounded to another of 256 levels than on the CPU."""
 NETWORK = NetworkConfig(channels=128, heads=2, depth=3, patch_embed="conv")
 OUTPUT = OutputConfig(layers=(0, 2), tokens=tuple(TokenGroup), pool=2, dtype="float32")
 CPU = ModelConfig(name="test", network=NETWORK, image_width=84, output=OUTPUT, attention="dense")
@@ -55,7 +55,7 @@ def run(config: ModelConfig) -> list[Features]:
 
 @pytest.mark.parametrize(
     ("dtype", "tolerance", "attention"),
-    # Of the largest magnitude. float32: other orders of summation through 6 blocks. bfloat16: 8 bits, each branch
+    # Relative to the largest magnitude. float32: other summation orders in 6 blocks. bfloat16: 8 bits, each branch
     # rounded twice in 6 blocks. float16: 11 bits.
     [
         ("float32", 2e-5, "dense"),
@@ -84,15 +84,15 @@ def test_images_equal_the_cpus_to_one_level(mode: ResizeMode) -> None:
 
 
 @pytest.mark.parametrize("attention", ["triton", "dense", pytest.param("flashinfer", marks=needs_flashinfer)])
-def test_a_step_brings_each_layer_to_the_host_once_and_waits_at_its_end_only(attention: AttentionName) -> None:
-    """Kernels that plan from device tensors make it wait thrice. FlashInfer's tables wait for a copy long done."""
+def test_a_step_copies_each_layer_to_the_host_once_and_waits_only_at_its_end(attention: AttentionName) -> None:
+    """Kernels that plan from device tensors would wait three times. FlashInfer's tables wait for a finished copy."""
     with Engine(replace(CPU, device="cuda:0", dtype="bfloat16", attention=attention)) as engine:
         for camera in "ab":
             engine.open_stream(camera, replace(STREAM, scale_frames=1), ResizeMode.CROP)
         pairs = list(zip(frames("a", 8), frames("b", 8), strict=True))
         for pair in pairs[:7]:
             engine.step(pair)
-        # acc_events: else it warns that it forgets the events of earlier cycles, of which there are none.
+        # acc_events: without it, torch 2.11 warns that events of earlier cycles are cleared; there are none.
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as seen:
             engine.step(pairs[7])
     on_device = [event for event in seen.events() if event.device_type.name == "CUDA"]

@@ -1,4 +1,4 @@
-"""The engine and its pool: streams get memory as their pictures need it, give it back, or are refused with a sum."""
+"""The engine and its pool: streams allocate memory for their image size, free it, or are refused with a sum."""
 
 import sys
 from collections import Counter
@@ -28,7 +28,7 @@ STREAM = StreamConfig(scale_frames=1, window=2, history_frames=4)
 LARGE, SMALL = (64, 48), (64, 24)
 TOKEN_BYTES = 2 * 2 * 32 * 4
 LARGE_BYTES = 5 * 18 * TOKEN_BYTES
-"""4 x 3 patches and 6 special tokens; one scale frame, two of the window, and 4 x 6 tokens of history in two pages."""
+"""4 x 3 patches and 6 special tokens; one scale frame, two window frames, and 4 x 6 tokens of history in two pages."""
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def open_streams(engine: Engine, cameras: str) -> None:
         engine.open_stream(camera, STREAM, ResizeMode.CROP)
 
 
-# Memory comes and goes with the streams
+# Allocation
 
 
-def test_memory_is_taken_at_the_first_frame_and_given_back_when_a_stream_closes(engine: Engine) -> None:
+def test_memory_is_allocated_at_the_first_frame_and_freed_when_a_stream_closes(engine: Engine) -> None:
     open_streams(engine, "ab")
     assert pool_of(engine).nbytes == 0
     engine.step([frame("a", 0)])
@@ -74,7 +74,7 @@ def test_warming_up_leaves_no_memory_behind(engine: Engine) -> None:
     assert pool_of(engine).nbytes == 0
 
 
-def test_a_new_connection_keeps_the_places_and_a_new_size_exchanges_them(engine: Engine) -> None:
+def test_a_new_connection_keeps_the_memory_and_a_new_size_replaces_it(engine: Engine) -> None:
     open_streams(engine, "a")
     engine.step([frame("a", 0)])
     first = pool_of(engine).spans.held
@@ -86,7 +86,7 @@ def test_a_new_connection_keeps_the_places_and_a_new_size_exchanges_them(engine:
     pool_of(engine).check_integrity()
 
 
-# Refusals
+# Admission
 
 
 def test_one_stream_too_many_is_refused_with_the_sum() -> None:
@@ -96,7 +96,7 @@ def test_one_stream_too_many_is_refused_with_the_sum() -> None:
         with pytest.raises(AdmissionError) as refusal:
             open_streams(engine, "c")
         assert str(refusal.value) == (
-            "camera 'c' is one too many: max_streams = 2 are open and hold 0.0 MiB; it would take up to 0.1 MiB for 3 "
+            "camera 'c' exceeds max_streams = 2: the open streams hold 0.0 MiB, and it would need up to 0.1 MiB for 3 "
             "frames of 22 tokens and 4 x 6 tokens of history, each 2 layers x 2 x 2 heads x 16 x 4 bytes"
         )
         engine.close_stream("a")
@@ -104,7 +104,7 @@ def test_one_stream_too_many_is_refused_with_the_sum() -> None:
         good(engine.step([frame("b", 0), frame("c", 0)]))
 
 
-def test_frames_of_a_stream_without_room_fail_until_there_is_room_and_the_others_go_on(engine: Engine) -> None:
+def test_frames_of_a_stream_without_memory_fail_until_there_is_room_and_others_continue(engine: Engine) -> None:
     pool_of(engine)._limit_bytes = 2 * LARGE_BYTES
     open_streams(engine, "abc")
     for number in range(3):
@@ -125,7 +125,7 @@ def test_frames_of_a_stream_without_room_fail_until_there_is_room_and_the_others
             np.testing.assert_allclose(one.data, two.data, rtol=0, atol=1e-5)
 
 
-def test_a_backend_that_cannot_run_ends_the_engine_before_the_first_frame() -> None:
+def test_a_backend_that_cannot_run_fails_when_the_engine_is_loaded() -> None:
     with pytest.raises(ModelError, match="runs on CUDA, not on cpu"):
         Engine(replace(CONFIG, attention="flashinfer"))
 
@@ -166,7 +166,7 @@ def test_the_paged_engine_equals_the_dense_one_for_cameras_of_all_kinds() -> Non
 
 
 class Broken:
-    """A backend that fails when it plans (layer None), or in a layer, once it is told to."""
+    """A backend that fails in its plan (layer None) or in a layer, once `armed`."""
 
     def __init__(self, backend: Backend, layer: int | None) -> None:
         self._backend = backend
@@ -191,7 +191,7 @@ class Broken:
 @pytest.mark.parametrize("attention", ["dense", "paged"])
 @pytest.mark.parametrize("site", [None, 0, 1, "unpack"])
 @pytest.mark.parametrize("age", [0, 3, 8])
-def test_a_fault_anywhere_in_a_step_restarts_its_streams_and_they_go_on_like_new_ones(
+def test_a_fault_anywhere_in_a_step_resets_its_streams_and_they_continue_like_new_ones(
     attention: AttentionName, site: int | str | None, age: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_unpack(*_: object) -> None:
@@ -239,7 +239,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Tables:
-    """A backend that notes how large the tables are that it plans."""
+    """A backend that records the sizes of its page tables."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -253,7 +253,7 @@ class Tables:
         return self._backend.plan(pool, sights)
 
 
-def python_calls(engine: Engine, picture: Frame) -> int:
+def python_calls(engine: Engine, one: Frame) -> int:
     count = 0
 
     def notice(_frame: FrameType, event: str, _argument: object) -> None:
@@ -262,7 +262,7 @@ def python_calls(engine: Engine, picture: Frame) -> int:
 
     sys.setprofile(notice)
     try:
-        good(engine.step([picture]))
+        good(engine.step([one]))
     finally:
         sys.setprofile(None)
     return count
@@ -270,7 +270,7 @@ def python_calls(engine: Engine, picture: Frame) -> int:
 
 @pytest.mark.parametrize("attention", ["dense", "paged"])
 def test_host_work_of_a_step_does_not_grow_with_the_age_of_the_stream(attention: AttentionName) -> None:
-    """Operations, Python calls and sizes of the plan: equal at ages 10 and 10,000. The reference's grow for ever."""
+    """Operations, Python calls and sizes of the plan: equal at ages 10 and 10,000. The reference's keep growing."""
     with Engine(replace(CONFIG, attention=attention)) as engine:
         tables = engine.model_runner.backend = Tables(engine.model_runner.backend)
         open_streams(engine, "a")

@@ -1,4 +1,4 @@
-"""How the network runs: what the config names runs or raises, and `auto` takes what can run."""
+"""Execution: a configured one runs or raises, and `auto` takes the fastest that can run."""
 
 import importlib.util
 from dataclasses import replace
@@ -37,7 +37,7 @@ def chosen(config: ModelConfig, backend: Backend) -> str:
         (CONFIG, DENSE, "plain"),
     ],
 )
-def test_auto_takes_the_fastest_that_can_run_and_a_name_its_own(
+def test_auto_takes_the_fastest_that_can_run_and_a_name_is_obeyed(
     config: ModelConfig, backend: Backend, name: str
 ) -> None:
     if name != "plain" and importlib.util.find_spec("triton") is None:
@@ -54,22 +54,22 @@ def test_auto_takes_the_fastest_that_can_run_and_a_name_its_own(
         ("auto", replace(ON_GPU, memory_dtype="float8_e4m3fn"), DENSE, "'float8_e4m3fn' needs fused execution"),
     ],
 )
-def test_what_cannot_run_is_refused_with_the_reason(
+def test_an_impossible_execution_is_refused_with_the_reason(
     execution: ExecutionName, config: ModelConfig, backend: Backend, reason: str
 ) -> None:
     with pytest.raises(ModelError, match=reason):
         chosen(replace(config, execution=execution), backend)
 
 
-def test_without_triton_a_gpu_runs_the_network_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network of `kda` blocks alone needs no attention backend, and its kernels' references cannot be captured."""
+def test_without_triton_a_gpu_runs_the_plain_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of `kda` blocks only needs no attention backend, and the kernels' references cannot be captured."""
     delta = replace(ON_GPU, network=replace(ON_GPU.network, mixers=("kda",)))
     monkeypatch.setattr("retinad.pipeline.compatibility.importlib.util.find_spec", lambda name: None)
     assert chosen(delta, DENSE) == "plain"
 
 
 def test_the_engines_device_is_its_threads_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton launches on the current device, and a graph captures its streams only: `cuda:1` is not that by itself."""
+    """Triton launches on the current device, and a graph captures only its streams; `cuda:1` must be made current."""
     current: list[torch.device] = []
 
     def not_loaded(config: ModelConfig) -> None:

@@ -1,4 +1,4 @@
-"""On a GPU, captured steps give the plain network's numbers at every frame, over every edge, and move nothing back."""
+"""On a GPU, captured steps equal the plain network at every frame and edge, and allocate nothing that stays."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -27,7 +27,7 @@ STREAMS = {
 
 
 def frames_of_step(number: int) -> list[Frame]:
-    """Streams join one after the other, and in some steps only some of them have a frame."""
+    """Streams join one after another, and in some steps only some of them have a frame."""
     cameras = [c for i, c in enumerate(STREAMS) if number >= 3 * i and (number + i) % 5]
     frames = [frame(camera, number, (112, 84)) for camera in cameras]
     if "d" in cameras and number % 7 == 0:
@@ -47,8 +47,8 @@ def test_captured_steps_equal_plain_ones_over_all_edges(network: NetworkConfig) 
                 engine.open_stream(camera, stream, ResizeMode.CROP)
         steps = [frames_of_step(number) for number in range(60)]
         for number, (frames, following) in enumerate(pairwise([*steps, []])):
-            # The captured ones have their pictures fitted while the step before runs.
-            outcomes = captured.step(frames, lambda running, ahead=following: captured.prepare(ahead))  # type: ignore[misc]
+            # The captured engine prefetches images while the previous step runs.
+            outcomes = captured.step(frames, lambda running, waiting=following: captured.prepare(waiting))  # type: ignore[misc]
             for actual, expected in zip(good(outcomes), good(plain.step(frames)), strict=True):
                 assert (actual.stamp, actual.epoch_frame, actual.keyframe, actual.flags) == (
                     expected.stamp,
@@ -62,7 +62,7 @@ def test_captured_steps_equal_plain_ones_over_all_edges(network: NetworkConfig) 
         assert len(fused._graphs) >= 2, "steps of several sizes were replayed"
 
 
-def test_graphs_are_made_anew_when_the_streams_memory_moves() -> None:
+def test_graphs_are_captured_again_when_the_streams_memory_moves() -> None:
     with Engine(CONFIG) as engine, Engine(CONFIG) as alone:
         for one in (engine, alone):
             one.open_stream("a", StreamConfig(1, 3), ResizeMode.CROP)
@@ -77,7 +77,7 @@ def test_graphs_are_made_anew_when_the_streams_memory_moves() -> None:
             assert error(actual, expected) <= ERROR, number
 
 
-def test_a_frame_that_is_not_finite_is_flagged_and_only_its_stream_begins_anew() -> None:
+def test_a_frame_that_is_not_finite_is_flagged_and_only_its_stream_is_reset() -> None:
     with Engine(replace(CONFIG, execution="captured")) as engine:
         for camera in "ab":
             engine.open_stream(camera, StreamConfig(1, 3), ResizeMode.CROP)
@@ -120,7 +120,7 @@ def test_a_memory_of_float8_takes_half_and_differs_by_its_rounding() -> None:
     assert 2 * sizes[0] == sizes[1]
 
 
-def test_a_stream_of_float8_goes_on_from_a_file_to_the_bit(tmp_path: Path) -> None:
+def test_a_stream_of_float8_continues_from_a_file_bit_for_bit(tmp_path: Path) -> None:
     config = replace(CONFIG, memory_dtype="float8_e4m3fn")
     stream = StreamConfig(2, 4, history_frames=4)
     with Engine(config) as engine, Engine(config) as resumed:

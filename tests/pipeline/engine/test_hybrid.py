@@ -1,4 +1,4 @@
-"""Networks with `kda` blocks: their states are memory like any other, in epochs, faults, files and admission."""
+"""Networks with `kda` blocks: epochs, faults, files and admission treat their states like any other memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ HYBRID = replace(CONFIG, network=replace(CONFIG.network, mixers=("kda", "attenti
 DELTA = replace(CONFIG, network=replace(CONFIG.network, mixers=("kda",)))
 HEAD = 16
 STATE_BYTES = 2 * HEAD * HEAD * 4 + 3 * 3 * 32 * 4
-"""Of one block: a matrix a head, and the last three inputs of the convolution over queries, keys and values."""
+"""Bytes of one block: a matrix a head, and the last three inputs of the convolutions over queries, keys and values."""
 
 on_both = pytest.mark.parametrize("config", [HYBRID, DELTA], ids=["hybrid", "kda"])
 
@@ -54,7 +54,7 @@ def test_the_pattern_repeats_over_the_global_blocks_that_run() -> None:
 
 @on_both
 def test_a_stream_remembers_frames_that_have_left_the_window(config: ModelConfig) -> None:
-    """With nothing else in memory than two frames, a `kda` block still knows the first one."""
+    """With only two frames in memory, a `kda` block still knows the first one."""
     stream = StreamConfig(1, 1, history_frames=0)
     with Engine(config) as one, Engine(config) as other:
         for engine, first in ((one, 0), (other, 100)):
@@ -65,7 +65,7 @@ def test_a_stream_remembers_frames_that_have_left_the_window(config: ModelConfig
 
 
 @on_both
-def test_a_non_keyframe_reads_the_state_and_leaves_it_to_the_bit(config: ModelConfig) -> None:
+def test_a_non_keyframe_reads_the_state_without_changing_a_bit(config: ModelConfig) -> None:
     stream = replace(STREAM, keyframe_interval=3)
     with Engine(config) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
@@ -95,8 +95,8 @@ def test_streams_of_different_ages_and_keyframes_in_one_step_equal_each_alone(co
         assert_records(together[camera], alone, tolerance=1e-5)
 
 
-def spoil_picture(engine: Engine) -> None:
-    """The next picture is NaN in the model."""
+def spoil_image(engine: Engine) -> None:
+    """Makes the next image NaN in the model."""
     original = engine.model_runner.model.forward
 
     def forward(images: Tensor, *rest: object) -> object:
@@ -107,7 +107,7 @@ def spoil_picture(engine: Engine) -> None:
 
 
 def break_scan(engine: Engine) -> None:
-    """The next call of the last `kda` layer raises after it has written its state."""
+    """Makes the next call of the last `kda` layer raise after it has written its state."""
     layer = [part for part in model_of(engine).modules() if isinstance(part, KimiDeltaAttention)][-1]
     original = layer.forward
 
@@ -120,8 +120,8 @@ def break_scan(engine: Engine) -> None:
 
 
 @on_both
-@pytest.mark.parametrize("spoil", [spoil_picture, break_scan], ids=["nan", "exception"])
-def test_after_a_fault_a_stream_equals_a_new_one_and_the_others_go_on(
+@pytest.mark.parametrize("spoil", [spoil_image, break_scan], ids=["nan", "exception"])
+def test_after_a_fault_a_stream_equals_a_new_one_and_the_others_continue(
     config: ModelConfig, spoil: Callable[[Engine], None]
 ) -> None:
     with Engine(config) as engine, Engine(config) as fresh:
@@ -146,7 +146,7 @@ def test_after_a_fault_a_stream_equals_a_new_one_and_the_others_go_on(
 
 @on_both
 @pytest.mark.parametrize("carry", [False, True])
-def test_a_saved_stream_goes_on_bit_for_bit_also_over_an_epoch(
+def test_a_saved_stream_continues_bit_for_bit_even_over_an_epoch(
     config: ModelConfig, carry: bool, tmp_path: Path
 ) -> None:
     stream = replace(STREAM, epoch_frames=7, carry_state=carry)
@@ -171,8 +171,8 @@ def test_a_file_of_other_mixers_is_refused(tmp_path: Path) -> None:
             other.load_state("a", tmp_path / "a.safetensors")
 
 
-def test_a_new_epoch_keeps_the_states_only_if_it_is_told_to() -> None:
-    """What is carried has scanned the frames that the epoch begins with, so these leave it to the bit."""
+def test_a_new_epoch_keeps_the_states_only_with_carry_state() -> None:
+    """A carried state has already scanned the frames that the epoch begins with, so they must not change it."""
     for carry in (False, True):
         with Engine(DELTA) as engine:
             engine.open_stream("a", replace(STREAM, epoch_frames=6, carry_state=carry), ResizeMode.CROP)
@@ -188,7 +188,7 @@ def test_a_new_epoch_keeps_the_states_only_if_it_is_told_to() -> None:
 
 
 @on_both
-def test_a_carried_state_is_not_kept_over_a_fault(config: ModelConfig) -> None:
+def test_a_carried_state_does_not_survive_a_fault(config: ModelConfig) -> None:
     stream = replace(STREAM, epoch_frames=6, carry_state=True)
     with Engine(config) as engine, Engine(config) as fresh:
         for one in (engine, fresh):

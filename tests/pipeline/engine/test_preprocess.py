@@ -1,4 +1,4 @@
-"""The picture that the model sees is Pillow's, and every model pixel is traced back to its source pixel."""
+"""The model's image equals Pillow's, and every model pixel maps back to its source pixel."""
 
 import contextlib
 
@@ -19,7 +19,7 @@ Picture = npt.NDArray[np.uint8]
 
 
 def noise(size: Size, seed: int = 0) -> Picture:
-    """uint8 [height, width, 3]: the hardest case, since every pixel overshoots."""
+    """Pixels uint8 [height, width, 3]: the hardest case, since every pixel overshoots."""
     return np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
 
 
@@ -29,7 +29,7 @@ def run(pixels: Picture, mode: ResizeMode, width: int = WIDTH) -> tuple[ResizeGe
 
 
 def pillow_crop(bgr: Picture, width: int) -> npt.NDArray[np.float64]:
-    """What the checkpoints were trained on, as the specification words it."""
+    """The preprocessing with which the checkpoints were trained, written from the specification."""
     picture = Image.fromarray(bgr[:, :, ::-1].copy())
     height = round(picture.height * width / picture.width / PATCH) * PATCH
     resized = np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC))
@@ -52,7 +52,7 @@ SIZES = [(640, 480), (1920, 1080), (720, 1280), (518, 378), (100, 75), (1, 1), (
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("mode", ResizeMode)
-def test_pictures_equal_pillows_to_one_level(size: Size, mode: ResizeMode) -> None:
+def test_images_equal_pillows_to_one_level(size: Size, mode: ResizeMode) -> None:
     """One level of 255: Pillow rounds its filter weights to 22 bits and halves upwards, torch halves to even."""
     pixels = noise(size)
     geometry, actual = run(pixels, mode)
@@ -70,8 +70,8 @@ def test_heights_are_rounded_as_python_rounds() -> None:
     assert resize_geometry((140, 49), ResizeMode.CROP, 140, PATCH).grid == (4, 10)
 
 
-def test_pad_keeps_all_of_a_portrait_picture() -> None:
-    """Public fault (vggt#32): portrait pictures silently lost their top and bottom."""
+def test_pad_keeps_all_of_a_portrait_image() -> None:
+    """A known fault elsewhere (vggt#32): portrait images silently lost their top and bottom."""
     geometry = resize_geometry((720, 1280), ResizeMode.PAD, WIDTH, PATCH)
     (a, _, c), (_, e, f) = geometry.to_source
     left, top = geometry.pad_left, geometry.pad_top
@@ -82,7 +82,7 @@ def test_pad_keeps_all_of_a_portrait_picture() -> None:
 
 @pytest.mark.parametrize("mode", ResizeMode)
 @pytest.mark.parametrize("size", [(720, 1280), (1280, 720), (333, 517)], ids=str)
-def test_a_dot_is_found_where_the_mapping_says(size: Size, mode: ResizeMode) -> None:
+def test_a_dot_is_where_the_mapping_says(size: Size, mode: ResizeMode) -> None:
     """The centre of mass of a bright square, mapped back, is its centre in the source within half a pixel."""
     width, height = size
     centre = (width * 3 // 4, height // 2 - 9)
@@ -102,7 +102,7 @@ def test_a_dot_is_found_where_the_mapping_says(size: Size, mode: ResizeMode) -> 
 
 
 def test_intrinsics_follow_the_mapping() -> None:
-    """A known pinhole: project into the source, into the model's picture, and back to the same ray."""
+    """A known pinhole camera: a point projected to the source and to the model's image is on the same ray."""
     geometry = resize_geometry((1920, 1080), ResizeMode.CROP, WIDTH, PATCH)
     (a, _, c), (_, e, f) = geometry.to_source
     focal, centre = (1500.0, 1480.0), (955.0, 542.0)
@@ -147,7 +147,7 @@ def test_padding_is_white_and_says_where() -> None:
 @pytest.mark.parametrize("mode", ResizeMode)
 @pytest.mark.parametrize("width", [1, 2, 13, 518, 8000])
 @pytest.mark.parametrize("height", [1, 3, 700, 9000])
-def test_every_size_gives_a_picture_or_says_which_it_was(width: int, height: int, mode: ResizeMode) -> None:
+def test_every_size_becomes_an_image_or_is_named_in_the_error(width: int, height: int, mode: ResizeMode) -> None:
     if max(width, height) > 16 * min(width, height):
         with contextlib.suppress(ValueError):
             resize_geometry((width, height), mode, WIDTH, PATCH)
@@ -166,12 +166,12 @@ def test_every_size_gives_a_picture_or_says_which_it_was(width: int, height: int
         ((10, 1000), ResizeMode.CROP, "resize = 'pad'"),
     ],
 )
-def test_a_refused_picture_says_why(size: Size, mode: ResizeMode, reason: str) -> None:
+def test_a_refused_image_says_why(size: Size, mode: ResizeMode, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         resize_geometry(size, mode, WIDTH, PATCH)
 
 
-def test_a_read_only_view_of_shared_memory_is_taken_and_let_go() -> None:
+def test_a_read_only_view_of_shared_memory_is_accepted_and_released() -> None:
     pixels = noise((64, 48))
     pixels.flags.writeable = False
     geometry = resize_geometry((64, 48), ResizeMode.CROP, 64 - 64 % PATCH, PATCH)

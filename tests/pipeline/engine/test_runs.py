@@ -1,4 +1,4 @@
-"""Several frames of a stream in one step give the numbers of one by one, over all edges: of windows, epochs, sizes."""
+"""Several frames of a stream in one step equal single steps, over all edges: of windows, epochs, sizes."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from .engine_rig import CONFIG, assert_same, frame, good
 
 HYBRID: tuple[MixerName, ...] = ("kda", "attention")
 TOLERANCE = 1e-4
-"""Of outputs of about 3: what the product promises in float32; sums of other lengths round differently."""
+"""For outputs of about 3: the promised accuracy in float32; sums of other lengths round differently."""
 
 
 def model(mixers: tuple[MixerName, ...], attention: AttentionName = "dense") -> ModelConfig:
@@ -25,7 +25,7 @@ def model(mixers: tuple[MixerName, ...], attention: AttentionName = "dense") -> 
 
 
 def run(config: ModelConfig, stream: StreamConfig, frames: Sequence[Frame], lengths: Sequence[int]) -> list[Features]:
-    """All frames, in steps of so many, over and over, and what waits at the end."""
+    """Run all frames in steps whose lengths repeat, and flush at the end."""
     given, left = list[Features](), list(frames)
     with Engine(config) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
@@ -67,22 +67,22 @@ STREAMS = {
 
 @pytest.mark.parametrize("mixers", [("attention",), HYBRID, ("kda",)], ids=["attention", "hybrid", "kda"])
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
-def test_runs_of_any_length_equal_single_frames(stream: StreamConfig, mixers: tuple[MixerName, ...]) -> None:
+def test_chunks_of_any_length_equal_single_frames(stream: StreamConfig, mixers: tuple[MixerName, ...]) -> None:
     frames = [frame("a", number) for number in range(max(26, 2 * stream.window + 4))]
     expected = run(model(mixers), stream, frames, [1])
     for lengths in ((2,), (7,), (32,), (1, 5, 3)):
         assert_equal(run(model(mixers), replace(stream, run_frames=max(lengths)), frames, lengths), expected)
 
 
-def test_runs_of_endless_streams_are_cut_to_single_frames_where_pages_are_read() -> None:
-    """Their history goes round in its places, which no page table can say; with epochs it does not."""
+def test_endless_streams_take_single_frames_where_whole_pages_are_read() -> None:
+    """Their history ring wraps, which a page table cannot express; with epochs it does not wrap."""
     frames = [frame("a", number) for number in range(40)]
     for stream in (StreamConfig(2, 6, history_frames=3), StreamConfig(2, 6, epoch_frames=15)):
         expected = run(model(HYBRID), stream, frames, [1])
         assert_equal(run(model(HYBRID, "paged"), replace(stream, run_frames=4), frames, [4]), expected)
 
 
-def test_a_new_size_or_connection_within_a_run_begins_a_new_epoch_there() -> None:
+def test_a_new_size_or_connection_within_a_chunk_begins_a_new_epoch_there() -> None:
     sizes = [(64, 48)] * 5 + [(64, 24)] * 5 + [(64, 48)] * 4
     frames = [frame("a", number, size, stream_epoch=number // 12) for number, size in enumerate(sizes)]
     stream = StreamConfig(2, 3)
@@ -92,7 +92,7 @@ def test_a_new_size_or_connection_within_a_run_begins_a_new_epoch_there() -> Non
         assert_equal(run(model(HYBRID), replace(stream, run_frames=4), frames, lengths), expected)
 
 
-def test_runs_of_several_streams_in_one_step_equal_each_alone() -> None:
+def test_chunks_of_several_streams_in_one_step_equal_each_alone() -> None:
     streams = {"a": StreamConfig(2, 4, run_frames=4), "b": StreamConfig(1, 5, 2, run_frames=3), "c": StreamConfig(3, 2)}
     frames = {camera: [frame(camera, number) for number in range(24)] for camera in streams}
     together: dict[str, list[Features]] = {camera: [] for camera in streams}
@@ -110,7 +110,7 @@ def test_runs_of_several_streams_in_one_step_equal_each_alone() -> None:
         assert_equal(together[camera], alone)
 
 
-def test_a_run_takes_memory_for_its_additional_frames_only() -> None:
+def test_a_chunk_needs_memory_for_its_additional_frames_only() -> None:
     def nbytes(run_frames: int) -> int:
         with Engine(CONFIG) as engine:
             engine.open_stream("a", StreamConfig(1, 4, history_frames=0, run_frames=run_frames), ResizeMode.CROP)
@@ -122,10 +122,10 @@ def test_a_run_takes_memory_for_its_additional_frames_only() -> None:
 
 
 @pytest.mark.parametrize(("mixers", "sound"), [(("attention",), 2), (HYBRID, 0)], ids=["attention", "hybrid"])
-def test_a_number_that_is_not_finite_spoils_those_after_it_in_the_run_and_no_later_run(
+def test_a_number_that_is_not_finite_affects_later_frames_of_its_chunk_and_no_later_chunk(
     mixers: tuple[MixerName, ...], sound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames before it have not seen it, but `kda` blocks multiply it by zero for those in its chunk of 64 tokens."""
+    """Earlier frames do not attend to it, but `kda` blocks multiply it by zero for those within its 64 tokens."""
     stream, frames = StreamConfig(1, 4, run_frames=4), [frame("a", number) for number in range(12)]
     with Engine(model(mixers)) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
@@ -146,7 +146,7 @@ def test_a_number_that_is_not_finite_spoils_those_after_it_in_the_run_and_no_lat
         assert_same(record, fresh, TOLERANCE)
 
 
-def test_frames_of_a_run_that_fails_are_each_reported_and_the_next_ones_begin_anew(
+def test_frames_of_a_failed_chunk_are_each_reported_and_the_next_ones_begin_a_new_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> None:

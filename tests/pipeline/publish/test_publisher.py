@@ -32,13 +32,13 @@ from retinad.pipeline.publish.zap import zap_reply
 from ...client.zmtp import GREETING, frame, ready
 
 TCP = "tcp://127.0.0.1:0"
-DTYPES: dict[str, DType] = {"<f2": "float16", "<f4": "float32", "<u2": "bfloat16"}
+DTYPES: dict[str, DType] = {"f2": "float16", "f4": "float32", "u2": "bfloat16"}
 
 
 def make_features(camera: str, seq: int, data: Numbers | None = None) -> Features:
     stamp = FrameStamp(camera, 0, seq, time.time_ns(), time.monotonic_ns(), None, (640, 480))
     patch = np.full((2, 3, 4), seq, np.float16) if data is None else data
-    output = TokenOutput.of(3, TokenGroup.PATCH, patch.shape, DTYPES[patch.dtype.str])
+    output = TokenOutput.of(3, TokenGroup.PATCH, patch.shape, DTYPES[patch.dtype.str[1:]])
     return Features(
         stamp=stamp,
         epoch=0,
