@@ -80,6 +80,11 @@ class CudaGraphRunner:
         self._scratch: _POOL_HANDLE | None = None
         self._stream: torch.cuda.Stream | None = None
 
+    @property
+    def graphs(self) -> tuple[torch.cuda.CUDAGraph, ...]:
+        """The captured graphs, least recently used first."""
+        return tuple(kept.graph for kept in self._graphs.values())
+
     def run(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> tuple[DeviceBuffer, ...]:
         """Run one forward pass.
 

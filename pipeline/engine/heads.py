@@ -1,4 +1,4 @@
-"""The output heads that a config asks for, and what they publish. Loads nothing."""
+"""The output heads that a config asks for, and the outputs of the largest record. Loads no weights."""
 
 from ..config import ModelConfig
 from ..frames import Output
@@ -12,11 +12,13 @@ def make_heads(config: ModelConfig) -> OutputHeads:
     heads: list[OutputHead] = [
         TokenHead(layer, config.output, checks_finite=layer == config.deepest_layer) for layer in config.output.layers
     ]
-    return OutputHeads(heads)
+    made = OutputHeads(heads)
+    assert made.layers[-1] == config.deepest_layer, "blocks run as far as heads read"
+    return made
 
 
 def largest_outputs(config: ModelConfig) -> tuple[Output, ...]:
-    """The outputs of the largest record: that of a square image, since none is higher than it is wide."""
+    """The outputs for a square image, which has the largest record: no image is higher than it is wide."""
     side = config.image_width // config.network.patch_size
     return make_heads(config).outputs(TokenShape.of(config.network, (side, side)))
 

@@ -1,22 +1,22 @@
-"""Published outputs: what a model makes of each frame, gathered on the device and unpacked on the host.
+"""Output heads: they make the published outputs of each frame, gathered on the device and unpacked on the host.
 
-An `OutputHead` makes outputs: it declares them for a frame of a given size, and writes their numbers to a buffer on the
-device. The engine runs a list of heads in every forward pass, whether it is plain, fused or a captured graph. Each
-buffer is copied to the host as soon as its head is done, while the device computes the next layers, and is not written
-again there: the published arrays are views of it.
+An `OutputHead` declares its outputs for a frame of a given size, and writes their numbers to a buffer on the device.
+The engine runs a list of heads in every forward pass: plain, fused, or captured as a CUDA graph. Each buffer is copied
+to the host as soon as its head is done, while the device computes the next layers. The published arrays are views of
+that copy, which is never overwritten.
 
-To add an output (say, depth):
+To add an output, say depth:
 
-1. `retinad.pipeline.frames.OutputKind`: a member for what its numbers are.
-2. A module in this folder with a class that implements `OutputHead`; `token_outputs.TokenHead` is the shortest example.
-   Anything that it reads beyond tokens (its weights, the images) becomes a field of `HeadInputs`, filled where
-   `OutputHeads.gather` is called: in `model_runner` (plain) and `cuda_graphs` (fused and captured).
-3. `heads.make_heads`: append it where the config asks for it. A head that is not in the list costs nothing.
-4. `ModelConfig.deepest_layer`: the blocks run as far as the deepest layer that any head reads.
-5. `retinad.pipeline.config.OutputConfig` and the daemon's config table: the key that asks for it.
+1. `frames.OutputKind`: add a member for the kind of its numbers.
+2. Write a module in this folder with a class that implements `OutputHead`; `token_outputs.TokenHead` is an example.
+   Whatever it reads besides tokens (images, its weights) becomes a field of `HeadInputs`, an argument of
+   `OutputHeads.gather`, which `model_runner` (plain) and `cuda_graphs` (fused, captured) call.
+3. `heads.make_heads`: append the head if the config asks for it. A head that is not in the list costs nothing.
+4. `config.ModelConfig.deepest_layer`: include the layers that it reads, since blocks run up to there.
+5. `config.OutputConfig` and the daemon's `config/tables.py`: add the key that asks for it.
 
-Publisher, `hello`, `extract`, `check --memory`, host copies and the check for non-finite numbers follow from what the
-head declares. Only what the message says beyond name, shape and number format needs `publish/encode.py`.
+Host copies, the check for non-finite numbers, publisher, `extract` and `check --memory` follow from the declared
+outputs. `publish/encode.py` changes only if the message says more of it than name, shape and number format.
 """
 
 import math
@@ -34,7 +34,7 @@ from .host_copy import DeviceBuffer
 from .token_shape import TokenShape
 
 KEPT_SHAPES = 64
-"""Token shapes whose buffer layouts are kept."""
+"""Token shapes whose buffer layouts are cached."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +42,7 @@ class HeadInputs:
     """What a head reads of one forward pass.
 
     Attributes:
-        layers: the tokens of the layers that it asked for, in its order: float32 [F, P, C] each.
+        layers: tokens of the layers that the head reads, in the order of `OutputHead.layers`: float32 [F, P, C] each.
         shape: what the tokens of each frame are.
     """
 
@@ -51,32 +51,31 @@ class HeadInputs:
 
 
 class OutputHead(Protocol):
-    """Makes outputs of the frames of a forward pass. Keeps nothing from one pass to the next.
-
-    All methods may run while a CUDA graph is captured: no shape depends on numbers, and nothing waits for the device.
-    """
+    """Makes outputs from the tokens of a forward pass. Keeps nothing from one pass to the next."""
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Layer pairs whose tokens it reads, ascending, at least one. It runs as soon as the last one is done."""
+        """Layer pairs whose tokens it reads, ascending, at least one. The head runs as soon as the last one is done."""
 
     @property
     def checks_finite(self) -> bool:
-        """Whether it says which frames are finite: the head of the deepest layer must."""
+        """Whether `gather` reports which frames are finite. A head that reads the deepest layer must."""
 
     def outputs(self, shape: TokenShape) -> tuple[Output, ...]:
-        """Its outputs for a frame with these tokens, in the order in which they are published; all of one dtype."""
+        """Its outputs for a frame with these tokens, in published order; all of one number format."""
 
     def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> Tensor | None:
-        """Compute the outputs of all frames, without waiting for the device.
+        """Compute the outputs of all frames.
+
+        May run while a CUDA graph is captured: it must not wait for the device, and no shape may depend on numbers.
 
         Args:
-            inputs: read-only, and only valid during the call.
-            targets: where each output goes, [F, *shape] in the output's dtype. A number too large for float16 becomes
-                inf.
+            inputs: read-only, and valid during the call only.
+            targets: where to write each output, [F, *shape] in the output's number format. Numbers too large for
+                float16 become inf.
 
         Returns:
-            bool [F], whether all numbers that it computed for a frame are finite; None without `checks_finite`.
+            bool [F], whether all numbers computed for a frame are finite; None without `checks_finite`.
         """
 
 
@@ -86,7 +85,7 @@ class StepTensors:
 
     Attributes:
         tensors: published tensors of each frame.
-        finite: whether the numbers of each frame are finite, as all heads that check say.
+        finite: whether the numbers of each frame are finite, according to all heads that check.
     """
 
     tensors: tuple[tuple[OutputTensor, ...], ...]
@@ -95,7 +94,7 @@ class StepTensors:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    # One output's part of a frame's row in its head's buffer.
+    # Where one output is in a row of its head's buffer.
     output: Output
     start: int
     stop: int
@@ -103,27 +102,29 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    # A frame's row in a head's buffer: its outputs side by side, then one number for `finite` where the head checks.
+    # A frame's row in a head's buffer: the outputs side by side, then one number for `finite` if the head checks.
     slots: tuple[_Slot, ...]
     dtype: torch.dtype
     width: int
 
 
 class OutputHeads:
-    """The heads that a model runs, in the order in which their outputs are published.
+    """The heads of a model, in the order in which their outputs are published.
 
     Args:
-        heads: at least one; one of them checks the deepest layer's numbers.
+        heads: at least one. One that reads the deepest layer checks its numbers.
+
+    Attributes:
+        layers: layer pairs that any head reads, ascending.
 
     Raises:
-        ValueError: no head checks the deepest layer: a frame that is not finite would go unnoticed.
+        ValueError: no head checks the deepest layer, so non-finite frames would go unnoticed.
     """
 
     def __init__(self, heads: Sequence[OutputHead]) -> None:
         self._heads = tuple(heads)
         self._kept_rows: dict[TokenShape, tuple[_Row, ...]] = {}
         self.layers = tuple(sorted({layer for head in heads for layer in head.layers}))
-        """Layer pairs that any head reads, ascending."""
         if not any(head.checks_finite and head.layers[-1] == self.layers[-1] for head in heads):
             raise ValueError(f"no output checks whether the numbers of layer {self.layers[-1]} are finite")
 
@@ -132,11 +133,11 @@ class OutputHeads:
         return tuple(output for head in self._heads for output in head.outputs(shape))
 
     def gather(self, layers: Iterable[LayerOutput], shape: TokenShape) -> tuple[DeviceBuffer, ...]:
-        """Run every head once the layers that it reads are done, without waiting for the device.
+        """Run each head as soon as the layers that it reads are done. Does not wait for the device.
 
         Args:
-            layers: those of `layers`, in this order; each is valid until the next one is asked for.
-            shape: what the tokens are.
+            layers: tokens of the layer pairs in `self.layers`, in this order, each valid until the next is asked for.
+            shape: what the tokens of each frame are.
 
         Returns:
             one buffer a head.
@@ -154,10 +155,10 @@ class OutputHeads:
         return tuple(buffers[number] for number in range(len(rows)))
 
     def unpack(self, buffers: Sequence[Tensor], shape: TokenShape) -> StepTensors:
-        """The tensors of each frame, as views of the buffers.
+        """Split buffers into the tensors of each frame, which are views of them.
 
         Args:
-            buffers: those of `gather`, on the host; not to be written again.
+            buffers: copies of those of `gather`, on the host; never to be overwritten.
             shape: as for `gather`.
         """
         rows = [(row, _as_numpy(buffer)) for row, buffer in zip(self._rows(shape), buffers, strict=True)]

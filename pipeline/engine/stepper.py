@@ -1,7 +1,7 @@
-"""Steps: frames are added to their streams, and every stream that is ready runs. At most one chunk a stream and round.
+"""Runs steps: adds frames to their streams, and runs every stream that is ready.
 
-A step takes several rounds where a camera has more frames than one forward pass takes, and several forward passes a
-round where images differ in size or `max_batch` is exceeded.
+A step takes several rounds if a camera has more frames than fit in one forward pass, and a round several forward passes
+if images differ in size or `max_batch` is exceeded. Each round runs at most one chunk of each stream.
 """
 
 import time
@@ -21,17 +21,17 @@ from .stream import Stream
 from .streams import StreamRegistry
 
 GeometryOf = Callable[[Size, ResizeMode], ResizeGeometry]
-"""How images of a source size are fitted to the model; raises ValueError where they cannot be."""
+"""Returns how frames of a source size are fitted to the model; raises ValueError if they cannot be."""
 
 
 class Stepper:
-    """Moves frames through their streams into the model. See `Engine.step_outputs` for what it promises.
+    """Moves frames through their streams into the model. `Engine.step_outputs` documents its behaviour.
 
     Args:
         streams: the open streams.
         preprocessor: makes the model's images.
         executor: runs batches.
-        geometry_of: how images are fitted to the model.
+        geometry_of: computes how frames are fitted to the model.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Stepper:
     def _round(
         self, queues: Sequence[deque[Frame]], started_ns: int, while_device_busy: WhileDeviceBusy | None
     ) -> Iterator[StepOutput]:
-        # Takes from each camera's queue the frames of one chunk, and runs them.
+        # Takes the frames of one chunk from each camera's queue, and runs them.
         streams: list[Stream] = []
         for queue in queues:
             stream = self._streams.get(queue[0].stamp.camera)

@@ -1,4 +1,4 @@
-"""The tokens of a layer pair as outputs: the features that are published."""
+"""The features of a layer pair: its tokens as published outputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class TokenHead:
     Attributes:
         layer: 0-based index of the layer pair.
         config: which groups, and in which number format.
-        checks_finite: whether it checks all tokens of the layer, published or not. A non-finite number in an earlier
-            layer reaches the deepest one.
+        checks_finite: whether to check all tokens of the layer, published or not. Only the deepest layer needs it:
+            non-finite numbers of earlier layers reach it.
     """
 
     layer: int

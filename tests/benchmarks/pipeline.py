@@ -93,14 +93,14 @@ class MemoryCamera:
 
     async def run(self) -> CameraStatus:
         rng = np.random.default_rng(0)
-        pictures = [rng.integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for _ in range(8)]
+        images = [rng.integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for _ in range(8)]
         await anyio.sleep(1.0)  # the subscriber connects
         began = time.monotonic()
         for number in range(FRAMES):
             if self._fps:
                 await anyio.sleep(max(0.0, began + number / self._fps - time.monotonic()))
             stamp = FrameStamp(self.status.camera, 0, number, time.time_ns(), time.monotonic_ns(), None, SIZE)
-            await self._queue.put(Frame(stamp, pictures[number % len(pictures)]))
+            await self._queue.put(Frame(stamp, images[number % len(images)]))
         self.status = replace(self.status, state=CameraState.ENDED)
         return self.status
 

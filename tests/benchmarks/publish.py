@@ -1,7 +1,7 @@
 """Measures throughput and latency of large records from the publisher to one subscriber. Run by `make bench`.
 
-The subscriber is a process of its own, as it is in life. Sends never block, so the publisher here waits for the
-subscriber's word before it has more than so many records on the way: measured is the way, not the dropping.
+The subscriber is a process of its own, as in production. Sends never block, so the publisher here waits for the
+subscriber before more than a few records are in flight: this measures the transfer, not the drops.
 """
 
 import multiprocessing as mp

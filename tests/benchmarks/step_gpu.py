@@ -124,9 +124,8 @@ def report(job: Job, engine: Engine, took_ms: list[float]) -> None:
         flush=True,
     )
     runner = engine.model_runner.graphs
-    graphs = [] if runner is None else list(runner._graphs.values())
-    if graphs:
-        print(f"    the graph alone: {replay_ms(graphs[-1].graph):.3f} ms, median of {REPLAYS}", flush=True)
+    if runner is not None and runner.graphs:
+        print(f"    the graph alone: {replay_ms(runner.graphs[-1]):.3f} ms, median of {REPLAYS}", flush=True)
 
 
 def replay_ms(graph: torch.cuda.CUDAGraph) -> float:

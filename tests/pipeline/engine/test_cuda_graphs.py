@@ -21,6 +21,7 @@ from retinad.pipeline.engine.outputs import OutputHeads
 from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import FrameFailure, TokenGroup
+from retinad.pipeline.model.aggregator import Aggregator
 from retinad.pipeline.model.patch_embed import DinoPatches
 
 from .engine_rig import assert_same, bad, frame, good, model_of
@@ -177,7 +178,8 @@ def test_without_memory_for_a_graph_steps_run_without_and_the_capture_is_retried
     steps.errors = [torch.OutOfMemoryError("CUDA out of memory")]
     engine.open_stream("a", STREAM, ResizeMode.CROP)
     with captured_engine()[0] as other:
-        other.model_runner.graphs._capture = False  # type: ignore[union-attr]
+        assert other.model_runner.graphs is not None
+        other.model_runner.graphs._capture = False
         other.open_stream("a", STREAM, ResizeMode.CROP)
         for number in range(12):
             (actual,), (expected,) = (good(one.step([frame("a", number)])) for one in (engine, other))
@@ -256,25 +258,35 @@ def test_tables_that_a_graph_reads_are_made_before_the_capture(monkeypatch: pyte
     engine = Engine(config)
     model = model_of(engine)
     graphs = CudaGraphRunner(FusedAggregator(model), engine.pool, make_heads(config), capture=True)
-    made = False
+    made: set[str] = set()
+    made_before: set[str] = set()
+
+    def record(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def recorded(self: object, *grid: int) -> object:
+            made.add(name)
+            return original(self, *grid)
+
+        monkeypatch.setattr(owner, name, recorded)
 
     class Capturing:
         def __init__(self, *_: object, **__: object) -> None: ...
 
         def __enter__(self) -> None:
-            nonlocal made
-            assert isinstance(model.patch_embed, DinoPatches)
-            made = bool(model._tables) and bool(model.patch_embed._positions)
+            made_before.update(made)
             raise torch.OutOfMemoryError("no further")
 
         def __exit__(self, *_: object) -> None: ...
 
+    record(Aggregator, "grid_tables")
+    record(DinoPatches, "patch_positions")
     monkeypatch.setattr(torch.cuda, "graph", Capturing)
     for name in ("stream", "Stream", "CUDAGraph", "current_stream", "graph_pool_handle"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: nullcontext())
     with pytest.raises(torch.OutOfMemoryError, match="no further"):
         graphs._captured(TokenShape.of(network, (3, 4)), [torch.zeros(3, 42, 56)])
-    assert made
+    assert made_before == {"grid_tables", "patch_positions"}
 
 
 def test_host_tables_of_a_failed_step_are_not_reused(

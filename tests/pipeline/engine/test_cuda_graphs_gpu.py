@@ -70,7 +70,7 @@ def test_a_capture_that_runs_out_of_memory_midway_costs_no_frame_and_may_succeed
     with Engine(config) as engine:
         run_beside(config, engine, range(16))
         assert failures == 2
-        assert len(graphs_of(engine)._graphs) == 1
+        assert len(graphs_of(engine).graphs) == 1
     assert torch.cuda.current_stream() == stream
 
 
@@ -83,7 +83,7 @@ def test_tables_that_were_evicted_before_the_capture_are_made_before_it(
     config = replace(CONFIG, network=NETWORKS[network], execution="captured")
     with Engine(config) as engine:
         run_beside(config, engine, range(8), SIZES)
-        assert len(graphs_of(engine)._graphs) == len(SIZES)
+        assert len(graphs_of(engine).graphs) == len(SIZES)
 
 
 def test_more_kinds_of_steps_than_graphs_stay_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_more_kinds_of_steps_than_graphs_stay_right(monkeypatch: pytest.MonkeyPa
     config = replace(CONFIG, execution="captured")
     with Engine(config) as engine:
         run_beside(config, engine, range(20), SIZES)
-        assert len(graphs_of(engine)._graphs) == 2
+        assert len(graphs_of(engine).graphs) == 2
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -106,7 +106,7 @@ from retinad.pipeline.engine.engine import Engine
 config = replace(CONFIG, device="cuda:1", execution="captured")
 with Engine(config) as engine:
     run_beside(config, engine, range(8))
-    assert len(graphs_of(engine)._graphs) == 1
+    assert len(graphs_of(engine).graphs) == 1
 """
     run_program(program)
 

@@ -29,7 +29,7 @@ from .engine_rig import CONFIG, frame
         (RuntimeError("Triton Error [CUDA]: misaligned address"), True, False),
         (RuntimeError("run failed with error an illegal memory access was encountered"), True, False),
         (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False, False),
-        (ValueError("CUDA error: said a picture"), False, False),
+        (ValueError("CUDA error: said an image"), False, False),
     ],
     ids=str,
 )

@@ -321,10 +321,10 @@ def test_memory_stays_constant_over_thousands_of_frames() -> None:
         replace(CONFIG, image_width=28, network=replace(NETWORK, depth=1), output=OutputConfig((0,)))
     ) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
-        pictures = [frame("a", number, size=(28, 28)) for number in range(10)]
+        frames = [frame("a", number, size=(28, 28)) for number in range(10)]
         sizes = set()
         for number in range(3000):
-            (record,) = good(engine.step([pictures[number % 10]]))
+            (record,) = good(engine.step([frames[number % 10]]))
             sizes.add(engine.statistics().streams[0].nbytes)
         assert len(sizes) == 1
         assert record.epoch_frame == 2999

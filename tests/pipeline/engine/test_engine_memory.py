@@ -42,10 +42,6 @@ def frame(camera: str, number: int, size: Size = LARGE, stream_epoch: int = 0) -
     return Frame(FrameStamp(camera, stream_epoch, number, 0, 0, None, size), pixels)
 
 
-def pool_of(engine: Engine) -> KVCachePool:
-    return engine.pool
-
-
 def open_streams(engine: Engine, cameras: str) -> None:
     for camera in cameras:
         engine.open_stream(camera, STREAM, ResizeMode.CROP)
@@ -56,34 +52,34 @@ def open_streams(engine: Engine, cameras: str) -> None:
 
 def test_memory_is_allocated_at_the_first_frame_and_freed_when_a_stream_closes(engine: Engine) -> None:
     open_streams(engine, "ab")
-    assert pool_of(engine).nbytes == 0
+    assert engine.pool.nbytes == 0
     engine.step([frame("a", 0)])
-    assert pool_of(engine).nbytes == LARGE_BYTES == engine.statistics().streams[0].nbytes
+    assert engine.pool.nbytes == LARGE_BYTES == engine.statistics().streams[0].nbytes
     engine.step([frame("b", 0)])
-    assert pool_of(engine).nbytes == 2 * LARGE_BYTES
+    assert engine.pool.nbytes == 2 * LARGE_BYTES
     engine.close_stream("a")
     open_streams(engine, "c")
     engine.step([frame("c", 0)])
-    assert pool_of(engine).nbytes == 2 * LARGE_BYTES
+    assert engine.pool.nbytes == 2 * LARGE_BYTES
     engine.close()
-    assert pool_of(engine).nbytes == 0
+    assert engine.pool.nbytes == 0
 
 
 def test_warming_up_leaves_no_memory_behind(engine: Engine) -> None:
     engine.warm_up([LARGE, SMALL])
-    assert pool_of(engine).nbytes == 0
+    assert engine.pool.nbytes == 0
 
 
 def test_a_new_connection_keeps_the_memory_and_a_new_size_replaces_it(engine: Engine) -> None:
     open_streams(engine, "a")
     engine.step([frame("a", 0)])
-    first = pool_of(engine).spans.held
+    first = engine.pool.spans.held
     (record,) = good(engine.step([frame("a", 1, stream_epoch=1)]))
-    assert (record.epoch, pool_of(engine).spans.held) == (1, first)
+    assert (record.epoch, engine.pool.spans.held) == (1, first)
     (record,) = good(engine.step([frame("a", 2, SMALL, stream_epoch=1)]))
-    (span,) = pool_of(engine).spans.held
+    (span,) = engine.pool.spans.held
     assert (record.epoch, span.page_tokens) == (2, 14)
-    pool_of(engine).check_integrity()
+    engine.pool.check_integrity()
 
 
 # Admission
@@ -104,8 +100,16 @@ def test_one_stream_too_many_is_refused_with_the_sum() -> None:
         good(engine.step([frame("b", 0), frame("c", 0)]))
 
 
-def test_frames_of_a_stream_without_memory_fail_until_there_is_room_and_others_continue(engine: Engine) -> None:
-    pool_of(engine)._limit_bytes = 2 * LARGE_BYTES
+@pytest.fixture
+def small_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """Its device has memory for two large streams."""
+    monkeypatch.setattr("retinad.pipeline.engine.engine.memory_limit", lambda device: 2 * LARGE_BYTES)
+    with Engine(CONFIG) as engine:
+        yield engine
+
+
+def test_frames_of_a_stream_without_memory_fail_until_there_is_room_and_others_continue(small_engine: Engine) -> None:
+    engine = small_engine
     open_streams(engine, "abc")
     for number in range(3):
         outcomes = engine.step([frame(camera, number) for camera in "abc"])
@@ -213,7 +217,7 @@ def test_a_fault_anywhere_in_a_step_resets_its_streams_and_they_continue_like_ne
             failed = engine.step([frame(camera, age, LARGE) for camera in "ab"])
         broken.armed = False
         assert all(isinstance(outcome, FrameFailure) and "injected" in outcome.reason for outcome in failed)
-        pool_of(engine).check_integrity()
+        engine.pool.check_integrity()
         if kept is not None:
             assert torch.equal(read_all(engine.streams["c"].state), kept)  # type: ignore[arg-type]
         for number in range(age + 1, age + 7):

@@ -239,13 +239,13 @@ def test_memory_is_bounded_and_smaller_where_epochs_are_short() -> None:
     network = replace(CONFIG.network, depth=1)
     config: ModelConfig = replace(CONFIG, image_width=28, network=network, output=replace(CONFIG.output, layers=(0,)))
     stream = StreamConfig(scale_frames=3, window=4, history_frames=500, epoch_frames=50)
-    pictures = [frame("a", number, size=(28, 28)) for number in range(10)]
+    frames = [frame("a", number, size=(28, 28)) for number in range(10)]
     sizes: dict[str, set[tuple[int, int]]] = {"on": set(), "off": set()}
     with Engine(config) as engine:
         for camera, settings in (("on", stream), ("off", replace(stream, epoch_frames=0))):
             engine.open_stream(camera, settings, ResizeMode.CROP)
         for number in range(1500):
-            one = pictures[number % 10]
+            one = frames[number % 10]
             stamps = [replace(one.stamp, camera=camera, source_seq=number) for camera in ("on", "off")]
             good(engine.step([Frame(stamp, one.pixels) for stamp in stamps]))
             if number >= 3:

@@ -57,9 +57,9 @@ def test_captured_steps_equal_plain_ones_over_all_edges(network: NetworkConfig) 
                     expected.flags,
                 )
                 assert error(actual, expected) <= ERROR, (number, actual.stamp.camera)
-        fused = captured.model_runner.graphs
-        assert fused is not None
-        assert len(fused._graphs) >= 2, "steps of several sizes were replayed"
+        runner = captured.model_runner.graphs
+        assert runner is not None
+        assert len(runner.graphs) >= 2, "steps of several sizes were replayed"
 
 
 def test_graphs_are_captured_again_when_the_streams_memory_moves() -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
 from retinad.pipeline.config import ResizeMode
@@ -98,13 +97,6 @@ def test_an_image_prefetched_for_another_stream_is_preprocessed_again(made: list
         assert_same(features, expected, tolerance=0.0)
 
 
-def test_images_that_no_step_took_are_released_at_the_next_prefetch() -> None:
-    with opened(Engine(CONFIG), "a") as engine:
-        engine.prepare([frame("a", number) for number in range(3)])
-        engine.prepare([frame("a", 3)])
-        assert len(engine.preprocessor._prefetched) == 1
-
-
 @pytest.mark.usefixtures("_gpu_like")
 def test_while_device_busy_is_called_once_during_the_last_forward_pass() -> None:
     calls: list[str] = []
@@ -133,15 +125,6 @@ def test_a_step_has_a_result_for_each_forward_pass_and_failures_come_first() -> 
 def test_on_a_cpu_no_prefetch_delays_the_records() -> None:
     with opened(Engine(CONFIG), "a") as engine:
         good(engine.step([frame("a", number) for number in range(3)], lambda running: pytest.fail("prefetched")))
-
-
-@pytest.mark.parametrize("height", [1, 3, 1500, 1501])
-@pytest.mark.parametrize("width", [1, 1000])
-def test_several_threads_copy_every_row_of_a_large_image(width: int, height: int) -> None:
-    source = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    target = np.zeros_like(source)
-    ImagePreprocessor(torch.device("cpu"))._copy(target, source)
-    np.testing.assert_array_equal(target, source)
 
 
 class Clock:

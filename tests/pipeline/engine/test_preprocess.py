@@ -10,39 +10,38 @@ from PIL import Image
 
 from retinad.pipeline.config import ResizeMode
 from retinad.pipeline.engine.preprocess import ResizeGeometry, preprocess, resize_geometry
-from retinad.pipeline.frames import Size
+from retinad.pipeline.frames import Pixels, Size
 
 CPU = torch.device("cpu")
 WIDTH, PATCH = 518, 14
 LEVEL = 1 / 255
-Picture = npt.NDArray[np.uint8]
 
 
-def noise(size: Size, seed: int = 0) -> Picture:
+def noise(size: Size, seed: int = 0) -> Pixels:
     """Pixels uint8 [height, width, 3]: the hardest case, since every pixel overshoots."""
     return np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
 
 
-def run(pixels: Picture, mode: ResizeMode, width: int = WIDTH) -> tuple[ResizeGeometry, npt.NDArray[np.float32]]:
+def run(pixels: Pixels, mode: ResizeMode, width: int = WIDTH) -> tuple[ResizeGeometry, npt.NDArray[np.float32]]:
     geometry = resize_geometry((pixels.shape[1], pixels.shape[0]), mode, width, PATCH)
     return geometry, preprocess(pixels, geometry, CPU).permute(1, 2, 0).numpy()
 
 
-def pillow_crop(bgr: Picture, width: int) -> npt.NDArray[np.float64]:
+def pillow_crop(bgr: Pixels, width: int) -> npt.NDArray[np.float64]:
     """The preprocessing with which the checkpoints were trained, written from the specification."""
-    picture = Image.fromarray(bgr[:, :, ::-1].copy())
-    height = round(picture.height * width / picture.width / PATCH) * PATCH
-    resized = np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC))
+    image = Image.fromarray(bgr[:, :, ::-1].copy())
+    height = round(image.height * width / image.width / PATCH) * PATCH
+    resized = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
     top = (height - width) // 2 if height > width else 0
     return resized[top : top + width] / 255
 
 
-def pillow_pad(bgr: Picture, width: int) -> npt.NDArray[np.float64]:
-    picture = Image.fromarray(bgr[:, :, ::-1].copy())
-    larger = max(picture.size)
-    size = tuple(width if side == larger else round(side * width / larger / PATCH) * PATCH for side in picture.size)
+def pillow_pad(bgr: Pixels, width: int) -> npt.NDArray[np.float64]:
+    image = Image.fromarray(bgr[:, :, ::-1].copy())
+    larger = max(image.size)
+    size = tuple(width if side == larger else round(side * width / larger / PATCH) * PATCH for side in image.size)
     square = Image.new("RGB", (width, width), (255, 255, 255))
-    resized = picture.resize((size[0], size[1]), Image.Resampling.BICUBIC)
+    resized = image.resize((size[0], size[1]), Image.Resampling.BICUBIC)
     square.paste(resized, ((width - size[0]) // 2, (width - size[1]) // 2))
     return np.asarray(square) / 255
 
@@ -88,8 +87,8 @@ def test_a_dot_is_where_the_mapping_says(size: Size, mode: ResizeMode) -> None:
     centre = (width * 3 // 4, height // 2 - 9)
     pixels = np.zeros((height, width, 3), np.uint8)
     pixels[centre[1] - 8 : centre[1] + 9, centre[0] - 8 : centre[0] + 9] = 255
-    geometry, picture = run(pixels, mode)
-    inside = picture[
+    geometry, image = run(pixels, mode)
+    inside = image[
         geometry.pad_top : geometry.pad_top + min(geometry.resized[1], geometry.model_size[1]),
         geometry.pad_left : geometry.pad_left + geometry.resized[0],
         0,
@@ -116,9 +115,9 @@ def test_intrinsics_follow_the_mapping() -> None:
 def test_blue_green_red_becomes_red_green_blue_from_0_to_1() -> None:
     red = np.zeros((30, 40, 3), np.uint8)
     red[:, :, 2] = 255
-    _, picture = run(red, ResizeMode.CROP, 56)
-    assert picture[..., 0].min() == 1.0
-    assert picture[..., 1:].max() == 0.0
+    _, image = run(red, ResizeMode.CROP, 56)
+    assert image[..., 0].min() == 1.0
+    assert image[..., 1:].max() == 0.0
 
 
 @pytest.mark.parametrize(
@@ -131,17 +130,17 @@ def test_blue_green_red_becomes_red_green_blue_from_0_to_1() -> None:
     ],
     ids=["float", "alpha", "grey", "turned"],
 )
-def test_another_format_is_refused(pixels: Picture) -> None:
+def test_another_format_is_refused(pixels: Pixels) -> None:
     with pytest.raises(ValueError, match=r"expected uint8 \[30, 40, 3\], got"):
         preprocess(pixels, resize_geometry((40, 30), ResizeMode.CROP, 56, PATCH), CPU)
 
 
 def test_padding_is_white_and_says_where() -> None:
-    geometry, picture = run(np.zeros((480, 640, 3), np.uint8), ResizeMode.PAD)
+    geometry, image = run(np.zeros((480, 640, 3), np.uint8), ResizeMode.PAD)
     assert geometry.resized == (518, 392)
     assert (geometry.pad_left, geometry.pad_top) == (0, 63)
-    assert picture[: geometry.pad_top].min() == picture[geometry.pad_top + 392 :].min() == 1.0
-    assert picture[geometry.pad_top : geometry.pad_top + 392].max() == 0.0
+    assert image[: geometry.pad_top].min() == image[geometry.pad_top + 392 :].min() == 1.0
+    assert image[geometry.pad_top : geometry.pad_top + 392].max() == 0.0
 
 
 @pytest.mark.parametrize("mode", ResizeMode)
@@ -175,8 +174,8 @@ def test_a_read_only_view_of_shared_memory_is_accepted_and_released() -> None:
     pixels = noise((64, 48))
     pixels.flags.writeable = False
     geometry = resize_geometry((64, 48), ResizeMode.CROP, 64 - 64 % PATCH, PATCH)
-    picture = preprocess(pixels, geometry, CPU)
-    before = picture.clone()
+    image = preprocess(pixels, geometry, CPU)
+    before = image.clone()
     pixels.flags.writeable = True
     pixels[:] = 0
-    assert torch.equal(picture, before)
+    assert torch.equal(image, before)
