@@ -15,7 +15,7 @@ Stepping = TypeVar("Stepping", bound=StepEngine)
 
 
 class FlushEngine(Protocol):
-    """What `flush` needs of an engine; see `Engine`."""
+    """The method of an `Engine` that `flush` uses."""
 
     def flush(self, camera: str) -> Sequence[Outcome]:
         """Run a stream's waiting frames."""

@@ -66,7 +66,7 @@ class BatchExecutor:
                 self._model_runner.prepare(chunk)
             except (ModelError, RuntimeError) as error:
                 chunk.stream.restart()
-                yield StepOutput(self.failed([frame.stamp for frame in chunk.frames], error))
+                yield StepOutput(self.fail_with([frame.stamp for frame in chunk.frames], error))
             else:
                 prepared.append(chunk)
         planned = list(batches(prepared, self._config.max_batch))
@@ -100,13 +100,13 @@ class BatchExecutor:
         """Report an error that was not raised by a run of the model, see `DeviceFaults.check`."""
         self._faults.check(error)
 
-    def failed(self, stamps: Sequence[FrameStamp], error: Exception) -> list[Outcome]:
-        """Failures of frames for which something other than a run of the model raised an error."""
+    def fail_with(self, stamps: Sequence[FrameStamp], error: Exception) -> list[Outcome]:
+        """Fail frames because of an error that was not raised by a run of the model."""
         self.check(error)
         return self.fail(stamps, _reason(error))
 
     def fail(self, stamps: Sequence[FrameStamp], reason: str) -> list[Outcome]:
-        """Failures of frames that cannot be used."""
+        """Fail frames for a reason."""
         self.counts = self.counts.plus(failures=len(stamps))
         return [FrameFailure(stamp, reason) for stamp in stamps]
 

@@ -20,7 +20,7 @@ of other sizes take other times, and that run may have been delayed."""
 
 
 class StepEngine(Protocol):
-    """What a prefetcher needs of an engine; see `Engine`."""
+    """The methods of an `Engine` that a prefetcher uses."""
 
     def prepare(self, frames: Sequence[Frame]) -> None:
         """Preprocess the images of frames that the next step may take."""

@@ -111,7 +111,7 @@ def upload(
         copy: copies its second argument into its first.
 
     Raises:
-        ValueError: the image has another size, shape or number format than the fit is for.
+        ValueError: the pixels have another size, shape or number format than the geometry expects.
     """
     width, height = geometry.source_size
     if pixels.dtype != np.uint8 or pixels.shape != (height, width, 3):

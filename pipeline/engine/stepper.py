@@ -109,7 +109,7 @@ class Stepper:
             geometry = self._geometry_of(stamp.source_size, stream.resize)
             image = self._preprocessor.image_of(frame, geometry)
         except (ValueError, RuntimeError) as error:  # RuntimeError: torch's, out of memory among them
-            yield StepOutput(self._executor.failed([stamp], error))
+            yield StepOutput(self._executor.fail_with([stamp], error))
             return
         preprocess_us = (time.monotonic_ns() - begun_ns) // 1000
         if stream.breaks_with(stamp):
