@@ -12,7 +12,7 @@ from ..model.devices import torch_dtype
 from .token_shape import TokenShape
 
 HEADROOM = 10
-"""One tenth of a GPU's memory is reserved for a step's activations: at most 1 GiB for 8 frames of the released model."""
+"""One tenth of a GPU's memory is reserved for activations: at most 1 GiB for 8 frames of the released model."""
 
 
 def pool_shape(config: ModelConfig) -> PoolShape:
