@@ -66,7 +66,7 @@ class ModelRunner:
         graphs: runs the network with fused kernels; None to run it as plain modules.
 
     Attributes:
-        model, backend, graphs: as given.
+        model, heads, backend, graphs: as given.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class ModelRunner:
         graphs: CudaGraphRunner | None = None,
     ) -> None:
         self.model = model
+        self.heads = heads
         self.backend = backend
         self.graphs = graphs
         self._config = config
-        self._heads = heads
         self._pool = pool
         device = pool.shape.device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -122,15 +122,15 @@ class ModelRunner:
             copy = fetch(self._forward(images, step, shape), self._copies)
             if while_device_busy is not None and copy.pending:
                 while_device_busy(lambda: copy.pending)
-            results = self._heads.unpack(copy.wait(), shape)
+            results = self.heads.unpack(copy.wait(), shape)
             step.commit()
         return self._features(batch, step.plans, results, started_ns, (time.monotonic_ns() - begun_ns) // 1000)
 
     def _forward(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> tuple[DeviceBuffer, ...]:
         if self.graphs is not None:
             return self.graphs.run(images, step, shape)
-        layers = self.model(torch.stack(list(images)), _numbers(step.plans), step, self._heads.layers)
-        return self._heads.gather(layers, shape)
+        layers = self.model(torch.stack(list(images)), _numbers(step.plans), step, self.heads.layers)
+        return self.heads.gather(layers, shape)
 
     def _token_shape(self, geometry: ResizeGeometry) -> TokenShape:
         return TokenShape.of(self._config.network, geometry.grid)

@@ -20,11 +20,12 @@ from retinad.pipeline.engine.heads import make_heads
 from retinad.pipeline.engine.outputs import OutputHeads
 from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import DeviceError
-from retinad.pipeline.frames import FrameFailure, TokenGroup
+from retinad.pipeline.frames import Flag, FrameFailure, TokenGroup
 from retinad.pipeline.model.aggregator import Aggregator
 from retinad.pipeline.model.patch_embed import DinoPatches
 
 from .engine_rig import assert_same, bad, frame, good, model_of
+from .output_rig import heads_with_mean
 
 HYBRID: tuple[MixerName, ...] = ("kda", "attention")
 NETWORK = NetworkConfig(channels=64, heads=4, depth=2, patch_embed="conv", mixers=HYBRID)
@@ -79,7 +80,7 @@ def addresses(pool: KVCachePool) -> list[int]:
 def captured_engine(config: ModelConfig = CONFIG) -> tuple[Engine, ReplayedOnCpu]:
     engine = Engine(config)
     engine.model_runner.backend = TritonBackend()
-    graphs = ReplayedOnCpu(FusedAggregator(model_of(engine)), engine.pool, make_heads(config))
+    graphs = ReplayedOnCpu(FusedAggregator(model_of(engine)), engine.pool, engine.model_runner.heads)
     engine.model_runner.graphs = graphs
     return engine, graphs
 
@@ -135,6 +136,27 @@ def test_replayed_steps_equal_those_without_graphs_in_every_mixture_of_streams()
                 )
                 assert_same(actual, expected, tolerance=0)
         assert steps.replays > 6
+
+
+def test_an_output_of_several_layers_is_the_same_in_replayed_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinad.pipeline.engine.engine.make_heads", heads_with_mean)
+    engine, graphs = captured_engine()
+    with engine, captured_engine()[0] as without:
+        assert without.model_runner.graphs is not None
+        without.model_runner.graphs._capture = False
+        for one in (engine, without):
+            one.open_stream("a", STREAM, ResizeMode.CROP)
+        for number in range(6):
+            (actual,), (expected,) = (good(one.step([frame("a", number)])) for one in (engine, without))
+            assert [tensor.name for tensor in actual.tensors][-2:] == ["mean/tokens", "mean/count"]
+            assert_same(actual, expected, tolerance=0)
+        state = engine.streams["a"].state
+        assert state is not None
+        for part in state.kept(0):
+            part.fill_(float("nan"))
+        (spoilt,) = good(engine.step([frame("a", 6)]))
+    assert graphs.replays == 5
+    assert Flag.NAN in spoilt.flags
 
 
 def test_a_kind_of_step_is_captured_at_its_second_run_and_again_when_the_memory_moves(

@@ -13,6 +13,7 @@ from retinad.pipeline.frames import Flag, Frame
 
 from .engine_rig import frame, good
 from .gpu_rig import CONFIG, ERROR, NETWORKS, error
+from .output_rig import heads_with_mean
 
 pytestmark = pytest.mark.gpu
 
@@ -60,6 +61,19 @@ def test_captured_steps_equal_plain_ones_over_all_edges(network: NetworkConfig) 
         runner = captured.model_runner.graphs
         assert runner is not None
         assert len(runner.graphs) >= 2, "steps of several sizes were replayed"
+
+
+def test_an_output_of_several_layers_is_the_same_in_captured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinad.pipeline.engine.engine.make_heads", heads_with_mean)
+    with Engine(replace(CONFIG, execution="plain", attention="dense")) as plain, Engine(CONFIG) as captured:
+        for engine in (plain, captured):
+            engine.open_stream("a", StreamConfig(1, 3), ResizeMode.CROP)
+        for number in range(8):
+            (actual,), (expected,) = (good(one.step([frame("a", number, (112, 84))])) for one in (captured, plain))
+            assert [tensor.name for tensor in actual.tensors][-2:] == ["mean/tokens", "mean/count"]
+            assert error(actual, expected) <= ERROR, number
+        assert captured.model_runner.graphs is not None
+        assert len(captured.model_runner.graphs.graphs) == 1
 
 
 def test_graphs_are_captured_again_when_the_streams_memory_moves() -> None:

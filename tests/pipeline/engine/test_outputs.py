@@ -1,20 +1,21 @@
 """Published tensors hold the tokens that their names say, in the requested format, in memory of their own."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from retinad.pipeline.config import DType, OutputConfig
 from retinad.pipeline.engine.host_copy import fetch
-from retinad.pipeline.engine.outputs import HeadInputs, OutputHead, OutputHeads, StepTensors
+from retinad.pipeline.engine.outputs import OutputHead, OutputHeads, StepTensors
 from retinad.pipeline.engine.token_outputs import TokenHead
 from retinad.pipeline.engine.token_shape import TokenShape
-from retinad.pipeline.frames import Numbers, Output, OutputKind, OutputTensor, TokenGroup
+from retinad.pipeline.frames import Numbers, OutputTensor, TokenGroup
 from retinad.pipeline.model.aggregator import LayerOutput
+
+from .output_rig import MeanHead, across
 
 SHAPE = TokenShape(registers=4, grid=(5, 7), channels=6)
 ALL = tuple(TokenGroup)
@@ -49,11 +50,6 @@ def published(given: Sequence[LayerOutput], heads: Sequence[OutputHead]) -> Step
 
 def tokens_of(given: Sequence[LayerOutput], config: OutputConfig) -> StepTensors:
     return published(given, token_heads(config))
-
-
-def across(output: LayerOutput) -> Tensor:
-    assert output.across is not None
-    return output.across
 
 
 def by_name(tensors: tuple[OutputTensor, ...]) -> dict[str, OutputTensor]:
@@ -131,31 +127,10 @@ def test_arrays_are_contiguous_and_no_step_writes_to_anothers() -> None:
     assert not np.shares_memory(arrays[0], arrays[1])
 
 
-@dataclass(frozen=True)
-class MeanHead:
-    """An output of several layers: the mean of the tokens of each, and their number."""
-
-    layers: tuple[int, ...] = LAYERS
-    checks_finite: bool = True
-
-    def outputs(self, shape: TokenShape) -> tuple[Output, ...]:
-        size = (len(self.layers), shape.channels)
-        return (
-            Output("mean/tokens", size, "float32", OutputKind.FEATURES),
-            Output("mean/count", (1,), "float32", OutputKind.FEATURES),
-        )
-
-    def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> Tensor:
-        means = torch.stack([across(layer).mean(1) for layer in inputs.layers], dim=1)
-        targets[0].copy_(means)
-        targets[1].fill_(inputs.shape.tokens)
-        return means.isfinite().flatten(1).all(1)
-
-
 def test_a_head_of_several_layers_runs_beside_the_tokens_though_their_memory_is_written_again() -> None:
     given = layer_outputs(3)
     config = OutputConfig(tokens=(TokenGroup.CAMERA,), dtype="float16")
-    results = published(given, [*token_heads(config), MeanHead()])
+    results = published(given, [*token_heads(config), MeanHead(LAYERS)])
     for frame, tensors in enumerate(results.tensors):
         found = by_name(tensors)
         assert list(found) == ["layer1/camera", "layer3/camera", "mean/tokens", "mean/count"]
@@ -172,7 +147,7 @@ def test_every_head_that_checks_can_find_a_frame_not_finite() -> None:
     across(given[1])[2, 0, 0] = float("inf")
     heads = token_heads(OutputConfig(tokens=(TokenGroup.CAMERA,)))
     assert published(given, heads).finite == (True, True, False)
-    assert published(given, [*heads, MeanHead()]).finite == (False, True, False)
+    assert published(given, [*heads, MeanHead(LAYERS)]).finite == (False, True, False)
 
 
 def test_heads_of_which_none_checks_the_deepest_layer_are_refused() -> None:
