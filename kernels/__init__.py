@@ -1,4 +1,4 @@
-"""The project's GPU kernels, each beside the PyTorch code that defines what it computes.
+"""The project's GPU kernels, each beside the PyTorch code that defines its result.
 
-Imports torch, and triton where it is installed; importing this package needs neither triton nor a CUDA device.
+Needs torch, and triton to launch a kernel; importing the package needs neither triton nor a CUDA device.
 """

@@ -1,4 +1,4 @@
-"""Attention of frames to ranges of places of one big memory, forward only: `attend_ranges`."""
+"""Attention of frames to ranges of slots in one shared KV cache, forward only: `attend_ranges`."""
 
 from .ranges import attend_ranges
 

@@ -1,7 +1,7 @@
-"""One validation of the arguments of attention to ranges, so that all implementations take and refuse the same calls.
+"""Validation of the arguments of attention to ranges, shared so that all implementations accept the same calls.
 
-Dimension letters of the package: S sights (one a frame), P tokens of a frame, H heads, D channels of a head, T places
-of the memory, R ranges of a sight.
+Dimension letters of the package: S frames, P tokens of a frame, H heads, D channels of a head, T slots of the KV cache
+(one slot holds one token's keys and values), R ranges of a frame.
 """
 
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 
 QUERY_DTYPES = (torch.bfloat16, torch.float16)
-MEMORY_FP8 = torch.float8_e4m3fn
+CACHE_FP8 = torch.float8_e4m3fn
 RANGE_DTYPES = (torch.int32, torch.int64)
 HEAD_DIMS = (16, 32, 64, 128)
 MAX_RANGES = 6
-ALIGNMENT_BYTES = 16  # what a load of a row's piece wants
+ALIGNMENT_BYTES = 16  # of vector loads and of the copy engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,12 @@ class AttentionShape:
 
 
 def check_inputs(
-    query: torch.Tensor, memory: torch.Tensor, ranges: torch.Tensor, out: torch.Tensor | None
+    query: torch.Tensor, kv_cache: torch.Tensor, ranges: torch.Tensor, out: torch.Tensor | None
 ) -> AttentionShape:
-    """Check the arguments of one call and return its sizes; the values of `ranges` are looked at only on the CPU.
+    """Check the arguments of one call and return its sizes; the values of `ranges` are checked only on the CPU.
 
-    Raises ValueError naming the argument, the shape (or value) expected and the one that came.
+    Raises:
+        ValueError: an argument is invalid; names the argument, what was expected and what was passed.
     """
     if query.dim() != 4:
         raise ValueError(f"query: expected shape [S, P, H, D], got {list(query.shape)}")
@@ -46,11 +47,11 @@ def check_inputs(
         raise ValueError(f"query: expected one of {list(map(str, QUERY_DTYPES))}, got {query.dtype}")
     if D not in HEAD_DIMS:
         raise ValueError(f"query: expected D to be one of {list(HEAD_DIMS)}, got {D}")
-    if memory.dim() != 4 or memory.shape[0] != 2 or memory.shape[2:] != (H, D):
-        raise ValueError(f"memory: expected shape [2, T, H, D] = [2, T, {H}, {D}], got {list(memory.shape)}")
-    if memory.dtype not in (query.dtype, MEMORY_FP8):
-        raise ValueError(f"memory: expected {query.dtype}, as query is, or {MEMORY_FP8}, got {memory.dtype}")
-    T = memory.shape[1]
+    if kv_cache.dim() != 4 or kv_cache.shape[0] != 2 or kv_cache.shape[2:] != (H, D):
+        raise ValueError(f"kv_cache: expected shape [2, T, H, D] = [2, T, {H}, {D}], got {list(kv_cache.shape)}")
+    if kv_cache.dtype not in (query.dtype, CACHE_FP8):
+        raise ValueError(f"kv_cache: expected {query.dtype} (the dtype of query) or {CACHE_FP8}, got {kv_cache.dtype}")
+    T = kv_cache.shape[1]
     if ranges.dim() != 3 or ranges.shape[0] != S or ranges.shape[2] != 2 or ranges.shape[1] > MAX_RANGES:
         raise ValueError(
             f"ranges: expected shape [S, R, 2] = [{S}, R, 2] with R <= {MAX_RANGES}, got {list(ranges.shape)}"
@@ -60,17 +61,17 @@ def check_inputs(
     shape = AttentionShape(S, P, H, D, T, ranges.shape[1])
     if out is not None and (out.shape != shape.query or out.dtype != query.dtype):
         raise ValueError(
-            f"out: expected {query.dtype} {list(shape.query)}, as query is, got {out.dtype} {list(out.shape)}"
+            f"out: expected {query.dtype} {list(shape.query)} like query, got {out.dtype} {list(out.shape)}"
         )
-    for name, tensor in (("memory", memory), ("ranges", ranges), ("out", out)):
+    for name, tensor in (("kv_cache", kv_cache), ("ranges", ranges), ("out", out)):
         if tensor is not None and tensor.device != query.device:
-            raise ValueError(f"{name}: expected a tensor on {query.device}, as query is, got one on {tensor.device}")
-    _check_layout(shape, query, memory, ranges, out)
+            raise ValueError(f"{name}: expected a tensor on {query.device} like query, got one on {tensor.device}")
+    _check_layout(shape, query, kv_cache, ranges, out)
     return shape
 
 
 def _check_layout(
-    shape: AttentionShape, query: torch.Tensor, memory: torch.Tensor, ranges: torch.Tensor, out: torch.Tensor | None
+    shape: AttentionShape, query: torch.Tensor, kv_cache: torch.Tensor, ranges: torch.Tensor, out: torch.Tensor | None
 ) -> None:
     for name, tensor in (("query", query), ("out", out)):
         if tensor is not None and tensor.stride()[2:] != (shape.D, 1):
@@ -78,19 +79,19 @@ def _check_layout(
                 f"{name}: expected dense heads, strides [.., .., {shape.D}, 1], got {list(tensor.stride())}"
             )
     row = (shape.H * shape.D, shape.D, 1)
-    if memory.stride()[1:] != row:
+    if kv_cache.stride()[1:] != row:
         raise ValueError(
-            f"memory: expected dense places, strides [.., {row[0]}, {row[1]}, 1], got {list(memory.stride())}"
+            f"kv_cache: expected dense slots, strides [.., {row[0]}, {row[1]}, 1], got {list(kv_cache.stride())}"
         )
-    if memory.data_ptr() % ALIGNMENT_BYTES or memory.stride(0) * memory.element_size() % ALIGNMENT_BYTES:
-        raise ValueError(f"memory: expected keys and values that begin at a multiple of {ALIGNMENT_BYTES} bytes")
+    if kv_cache.data_ptr() % ALIGNMENT_BYTES or kv_cache.stride(0) * kv_cache.element_size() % ALIGNMENT_BYTES:
+        raise ValueError(f"kv_cache: expected keys and values aligned to {ALIGNMENT_BYTES} bytes")
     if not ranges.is_contiguous():
         raise ValueError(f"ranges: expected a contiguous tensor, got strides {list(ranges.stride())}")
     if ranges.device.type == "cpu":
-        _check_places(ranges, shape.T)
+        _check_slots(ranges, shape.T)
 
 
-def _check_places(ranges: torch.Tensor, T: int) -> None:
+def _check_slots(ranges: torch.Tensor, T: int) -> None:
     for first, stop in ranges.flatten(0, 1).tolist():
         if first < stop and not (first >= 0 and stop <= T):
-            raise ValueError(f"ranges: expected places from 0 to {T}, got {first} to {stop}")
+            raise ValueError(f"ranges: expected slots from 0 to {T}, got {first} to {stop}")

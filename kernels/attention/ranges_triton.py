@@ -1,6 +1,6 @@
-"""The Triton kernel of `attend_ranges`: for any device and dtype of memory, and for what `ranges_gluon_sm90` gives up.
+"""The Triton kernel of `attend_ranges`: for any device and cache dtype, and for tokens that the Hopper kernel gives up.
 
-In a file of its own so that importing the wrapper needs no triton.
+In a separate file so that importing the wrapper does not need triton.
 """
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
@@ -20,26 +20,26 @@ BLOCK_P, BLOCK_N, NUM_WARPS, NUM_STAGES = 64, 128, 4, 3
 def launch_ranges(
     shape: AttentionShape,
     query: torch.Tensor,
-    memory: torch.Tensor,
+    kv_cache: torch.Tensor,
     ranges: torch.Tensor,
     out: torch.Tensor,
     repair: bool = False,
 ) -> None:
-    """Write `out` for checked arguments; with `repair` only where it holds what is not finite."""
+    """Write `out` for checked arguments; with `repair`, only blocks of `out` that hold non-finite values."""
     programs = triton.cdiv(shape.P, BLOCK_P) * shape.H * shape.S
     if programs == 0:
         return
     ranges_kernel[(programs,)](
-        query, memory, ranges, out,
+        query, kv_cache, ranges, out,
         shape.D**-0.5 / math.log(2), shape.P, shape.R,
-        query.stride(0), query.stride(1), memory.stride(0), out.stride(0), out.stride(1),
+        query.stride(0), query.stride(1), kv_cache.stride(0), out.stride(0), out.stride(1),
         shape.H, shape.D, BLOCK_P, BLOCK_N, dot_dtype(query), repair,
         num_warps=NUM_WARPS, num_stages=NUM_STAGES,
     )  # fmt: skip
 
 
 def dot_dtype(query: torch.Tensor) -> tl.dtype:
-    """What matrix products take: the query's dtype, or float32 in the interpreter, which has no bfloat16 products."""
+    """Operand dtype of matrix products: the query's, or float32 in the interpreter, which has no bfloat16 products."""
     if query.device.type == "cpu":
         return tl.float32
     return {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[query.dtype]
@@ -47,7 +47,7 @@ def dot_dtype(query: torch.Tensor) -> tl.dtype:
 
 @triton.jit(do_not_specialize=["P", "R"])
 def ranges_kernel(
-    query_ptr, memory_ptr, ranges_ptr, out_ptr,
+    query_ptr, kv_cache_ptr, ranges_ptr, out_ptr,
     scale, P, R,
     stride_qs, stride_qp, stride_values, stride_os, stride_op,
     H: tl.constexpr, D: tl.constexpr,
@@ -66,10 +66,10 @@ def ranges_kernel(
             return
     query_ptrs = query_ptr + s * stride_qs + offs_p[:, None] * stride_qp + h * D + offs_d[None, :]
     query = tl.load(query_ptrs, mask=mask_p, other=0.0).to(DOT)
-    key_ptr = memory_ptr + h * D
+    key_ptr = kv_cache_ptr + h * D
     value_ptr = key_ptr + stride_values
 
-    top = tl.full([BLOCK_P], -float("inf"), tl.float32)
+    row_max = tl.full([BLOCK_P], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_P], tl.float32)
     acc = tl.zeros([BLOCK_P, D], tl.float32)
     for r in range(R):
@@ -77,23 +77,23 @@ def ranges_kernel(
         stop = tl.load(ranges_ptr + (s * R + r) * 2 + 1).to(tl.int64)
         whole = first + tl.maximum(stop - first, 0) // BLOCK_N * BLOCK_N
         for n in range(first, whole, BLOCK_N):
-            top, total, acc = attend_block(
-                query, key_ptr, value_ptr, n, stop, top, total, acc, scale, H * D, D, BLOCK_N, DOT, False
+            row_max, total, acc = attend_block(
+                query, key_ptr, value_ptr, n, stop, row_max, total, acc, scale, H * D, D, BLOCK_N, DOT, False
             )
         if whole < stop:
-            top, total, acc = attend_block(
-                query, key_ptr, value_ptr, whole, stop, top, total, acc, scale, H * D, D, BLOCK_N, DOT, True
+            row_max, total, acc = attend_block(
+                query, key_ptr, value_ptr, whole, stop, row_max, total, acc, scale, H * D, D, BLOCK_N, DOT, True
             )
-    acc /= tl.where(total > 0, total, 1.0)[:, None]  # a sight without places: zeros
+    acc /= tl.where(total > 0, total, 1.0)[:, None]  # a frame without slots: zeros
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask_p)
 
 
 @triton.jit
 def attend_block(
-    query, key_ptr, value_ptr, n, stop, top, total, acc, scale,
+    query, key_ptr, value_ptr, n, stop, row_max, total, acc, scale,
     stride_n: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, DOT: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    # One block of places, those from `stop` on masked: they are not even loaded, for what is there may be NaN.
+    # One block of slots. Slots from `stop` on are masked and not even loaded, because they may hold NaN.
     offs_n, offs_d = tl.arange(0, BLOCK_N), tl.arange(0, D)
     offs = offs_n[:, None] * stride_n + offs_d[None, :]
     if MASKED:
@@ -106,9 +106,9 @@ def attend_block(
     score = tl.dot(query, key.to(DOT).T) * scale
     if MASKED:
         score = tl.where(mask_n[None, :], score, -float("inf"))
-    grown = tl.maximum(top, tl.max(score, 1))
-    weight = tl.exp2(score - grown[:, None])
-    shrink = tl.exp2(top - grown)
-    total = total * shrink + tl.sum(weight, 1)
-    acc = tl.dot(weight.to(DOT), value.to(DOT), acc * shrink[:, None])
-    return grown, total, acc
+    new_max = tl.maximum(row_max, tl.max(score, 1))
+    weight = tl.exp2(score - new_max[:, None])
+    rescale = tl.exp2(row_max - new_max)
+    total = total * rescale + tl.sum(weight, 1)
+    acc = tl.dot(weight.to(DOT), value.to(DOT), acc * rescale[:, None])
+    return new_max, total, acc

@@ -1,11 +1,11 @@
-"""What surrounds a transformer block's matrix products and attention, each in one pass over memory.
+"""Fused kernels around a transformer block's matrix products and attention, each one pass over memory.
 
-Nothing is allocated and nothing read back: the caller gives every output, and numbers that change from step to step are
-read from tensors on the device, so that a whole step can be captured in a CUDA graph.
+They allocate nothing and read nothing back: the caller passes every output, and numbers that change from step to step
+are read from tensors on the device. So a whole step can be captured in a CUDA graph.
 """
 
 from .add_norm import add, add_norm, add_norm_reference, norm
-from .kv_copy import evict
+from .kv_copy import copy_slots
 from .preprocess import preprocess, preprocess_reference
 from .preprocess_tables import ImageTables, image_tables
 from .qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
@@ -19,7 +19,7 @@ __all__ = [
     "add",
     "add_norm",
     "add_norm_reference",
-    "evict",
+    "copy_slots",
     "image_tables",
     "norm",
     "preprocess",

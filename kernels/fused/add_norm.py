@@ -1,4 +1,4 @@
-"""The residual sum and the layer normalisation that follows it, together: x is read and written once, not twice."""
+"""The residual sum fused with the layer norm that follows it: x is read and written once, not twice."""
 
 import torch
 from torch import Tensor
@@ -12,15 +12,15 @@ def add_norm(x: Tensor, branch: Tensor, gamma: Tensor, weight: Tensor, bias: Ten
     """x += gamma * branch, then out = LayerNorm(x), all computed in float32.
 
     Args:
-        x: the residual stream, float32 [N, C] or [F, P, C], mutated. A frame's rows are dense; frames may stand apart.
+        x: the residual stream, float32 [N, C] or [F, P, C], mutated. Dense within a frame, the frame stride is free.
         branch: contiguous, of x's shape, bfloat16, float16 or float32.
         gamma: float32 [C], the branch's LayerScale.
         weight, bias: float32 [C], of the norm.
-        out: of x's shape, bfloat16, float16 or float32, written whole. Its frames may stand apart, too.
+        out: of x's shape, bfloat16, float16 or float32, fully written; the frame stride is free.
         eps: added to the variance.
 
     Raises:
-        ValueError: an argument has another shape, dtype, layout or device, or is empty.
+        ValueError: an argument is empty or has the wrong shape, dtype, layout or device.
     """
     _run(x, (branch, gamma), (weight, bias, out), eps)
 
@@ -31,14 +31,14 @@ def add(x: Tensor, branch: Tensor, gamma: Tensor) -> None:
 
 
 def norm(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, eps: float) -> None:
-    """out = LayerNorm(x): `add_norm` without the branch. x is left as it is."""
+    """out = LayerNorm(x): `add_norm` without the branch. x is unchanged."""
     _run(x, None, (weight, bias, out), eps)
 
 
 def add_norm_reference(
     x: Tensor, branch: tuple[Tensor, Tensor] | None, norm: tuple[Tensor, Tensor, Tensor] | None, eps: float
 ) -> None:
-    """The three in plain PyTorch: `branch` is (branch, gamma), `norm` (weight, bias, out)."""
+    """All three calls in plain PyTorch: `branch` is (branch, gamma), `norm` is (weight, bias, out)."""
     if branch is not None:
         x.copy_(torch.addcmul(x, branch[0].to(x.dtype), branch[1]))
     if norm is not None:

@@ -1,4 +1,4 @@
-"""The Triton kernel of `add_norm`, in a file of its own so that importing the wrapper needs no triton."""
+"""The Triton kernel of `add_norm`, in a separate file so that importing the wrapper does not need triton."""
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -7,14 +7,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024  # numbers of a program, or one row where that is longer
-WARP_NUMBERS = 256  # 8 a thread
+BLOCK = 1024  # elements per program, or one row where that is longer
+WARP_ELEMENTS = 256  # 8 per thread
 
 
 def launch_add_norm(
     x: Tensor, branch: tuple[Tensor, Tensor] | None, norm: tuple[Tensor, Tensor, Tensor] | None, eps: float
 ) -> None:
-    """x += gamma * branch and out = LayerNorm(x), for checked arguments."""
+    """Launch x += gamma * branch and out = LayerNorm(x) for checked arguments."""
     C = x.shape[-1]
     N, P = x.numel() // C, x.shape[-2]
     block_c = triton.next_power_of_2(C)
@@ -24,7 +24,7 @@ def launch_add_norm(
     add_norm_kernel[(triton.cdiv(N, block_n),)](
         x, delta, gamma, weight, bias, out,
         N, P, _frame_stride(x), 0 if out is None else _frame_stride(out), eps, C, block_n, block_c,
-        num_warps=min(16, max(1, block_n * block_c // WARP_NUMBERS)),
+        num_warps=min(16, max(1, block_n * block_c // WARP_ELEMENTS)),
     )  # fmt: skip
 
 

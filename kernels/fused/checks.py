@@ -1,7 +1,7 @@
-"""The checks that the wrappers of this package share.
+"""Argument checks that the wrappers of this package share.
 
-Dimension letters of the package: F frames, P tokens of a frame, N = F P, C channels, H heads, D numbers of a head,
-T places of a memory, M moves.
+Dimension letters of the package: F frames, P tokens of a frame, N = F P, C channels, H heads, D channels of a head,
+T slots of a KV cache (one slot holds one token's keys and values), M copies.
 """
 
 import torch
@@ -17,12 +17,12 @@ def expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[torc
     Args:
         name: of the argument, for the message.
         tensor: the argument.
-        shape: which it must have.
-        dtypes: one of which it must have.
-        like: a tensor on the device where it must be.
+        shape: the shape it must have.
+        dtypes: the dtypes it may have.
+        like: a tensor on the device it must be on.
 
     Raises:
-        ValueError: it is another, or empty.
+        ValueError: the argument differs, or is empty.
     """
     expect_view(name, tensor, shape, dtypes, like)
     if not tensor.is_contiguous():
@@ -32,9 +32,9 @@ def expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[torc
 def expect_view(
     name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...], like: Tensor
 ) -> None:
-    """The same for an argument whose strides are checked elsewhere."""
+    """Check an argument whose strides are checked elsewhere; see `expect`."""
     if tensor.shape != shape or not tensor.numel():
-        raise ValueError(f"{name}: expected a tensor {list(shape)} that is not empty, got {list(tensor.shape)}")
+        raise ValueError(f"{name}: expected a non-empty tensor {list(shape)}, got {list(tensor.shape)}")
     if tensor.dtype not in dtypes:
         raise ValueError(f"{name}: expected {' or '.join(map(str, dtypes))}, got {tensor.dtype}")
     if tensor.device != like.device:

@@ -1,4 +1,4 @@
-"""Moving a few tokens inside a memory, by a list on the device: how what is kept of an evicted frame joins the rest."""
+"""Copies of tokens within a KV cache, from a list on the device: they move an evicted frame's special tokens."""
 
 import torch
 from torch import Tensor
@@ -7,34 +7,35 @@ from ..backend import runs_triton
 from .checks import expect
 
 
-def evict(memory: Tensor, moves: Tensor) -> None:
-    """Copy spans of tokens from place to place, keys and values alike.
+def copy_slots(kv_cache: Tensor, copies: Tensor) -> None:
+    """Copy runs of tokens from slots to other slots, keys and values alike.
 
     Args:
-        memory: keys and values [2, T, H, D], contiguous, any dtype; mutated.
-        moves: int64 [M, 3] on the device: source place, target place, tokens; 0 tokens is no move. No place may be
-            read by one and written by another, nor written twice. A token with a place outside [0, T) is left out.
+        kv_cache: keys and values [2, T, H, D], contiguous, any dtype; mutated.
+        copies: int64 [M, 3] on the device: source slot, target slot, tokens; 0 tokens is no copy. No slot may be read
+            by one copy and written by another, nor written twice. Tokens whose source or target is outside [0, T) are
+            skipped.
 
     Raises:
-        ValueError: an argument has another shape, dtype, layout or device, or is empty.
+        ValueError: an argument is empty or has the wrong shape, dtype, layout or device.
     """
-    if memory.dim() != 4 or moves.dim() != 2:
-        raise ValueError(f"expected [2, T, H, D] and [M, 3], got {list(memory.shape)} and {list(moves.shape)}")
-    expect("memory", memory, (2, *memory.shape[1:]), (memory.dtype,), memory)
-    expect("moves", moves, (moves.shape[0], 3), (torch.int64,), memory)
-    if not runs_triton(memory.device):
-        evict_reference(memory, moves)
+    if kv_cache.dim() != 4 or copies.dim() != 2:
+        raise ValueError(f"expected [2, T, H, D] and [M, 3], got {list(kv_cache.shape)} and {list(copies.shape)}")
+    expect("kv_cache", kv_cache, (2, *kv_cache.shape[1:]), (kv_cache.dtype,), kv_cache)
+    expect("copies", copies, (copies.shape[0], 3), (torch.int64,), kv_cache)
+    if not runs_triton(kv_cache.device):
+        copy_slots_reference(kv_cache, copies)
         return
 
-    from .kv_copy_triton import launch_evict
+    from .kv_copy_triton import launch_copy_slots
 
-    launch_evict(memory, moves)
+    launch_copy_slots(kv_cache, copies)
 
 
-def evict_reference(memory: Tensor, moves: Tensor) -> None:
-    """The same in plain PyTorch, one token after another; it reads `moves` back."""
-    places = range(memory.shape[1])
-    for source, target, tokens in moves.tolist():
+def copy_slots_reference(kv_cache: Tensor, copies: Tensor) -> None:
+    """`copy_slots` in plain PyTorch, token by token; reads `copies` on the host."""
+    slots = range(kv_cache.shape[1])
+    for source, target, tokens in copies.tolist():
         for t in range(tokens):
-            if source + t in places and target + t in places:
-                memory[:, target + t] = memory[:, source + t]
+            if source + t in slots and target + t in slots:
+                kv_cache[:, target + t] = kv_cache[:, source + t]

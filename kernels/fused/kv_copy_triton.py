@@ -1,4 +1,4 @@
-"""The Triton kernel of `evict`, in a file of its own so that importing the wrapper needs no triton."""
+"""The Triton kernel of `copy_slots`, in a separate file so that importing the wrapper does not need triton."""
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -8,32 +8,34 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LANES = 8  # programs that share a move's tokens: one each of the 6 special tokens that are usually kept
-BLOCK = 4096  # bytes of a token's keys or values that a program copies at a time
+LANES = 8  # programs that share a copy's tokens: at least one for each of the 6 special tokens that are usually copied
+BLOCK = 4096  # bytes of a token's keys or values that a program copies at once
 
 
-def launch_evict(memory: Tensor, moves: Tensor) -> None:
-    """Copy what checked `moves` say, as bytes."""
-    rows = memory.view(torch.uint8).flatten(2)  # [2, T, bytes of a token]
+def launch_copy_slots(kv_cache: Tensor, copies: Tensor) -> None:
+    """Launch checked `copies`, which move bytes whatever the dtype."""
+    rows = kv_cache.view(torch.uint8).flatten(2)  # [2, T, bytes of a token]
     _, T, row = rows.shape
-    evict_kernel[(len(moves) * 2 * LANES,)](
-        rows, moves, T, rows.stride(0), row, LANES, min(BLOCK, triton.next_power_of_2(row)), num_warps=4
+    copy_slots_kernel[(len(copies) * 2 * LANES,)](
+        rows, copies, T, rows.stride(0), row, LANES, min(BLOCK, triton.next_power_of_2(row)), num_warps=4
     )
 
 
 @triton.jit(do_not_specialize=["T"])
-def evict_kernel(memory_ptr, moves_ptr, T, stride_values, ROW: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr):
+def copy_slots_kernel(
+    kv_cache_ptr, copies_ptr, T, stride_values, ROW: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr
+):
     pid = tl.program_id(0)
     lane, part, m = pid % LANES, pid // LANES % 2, pid // LANES // 2
-    source = tl.load(moves_ptr + m * 3)
-    target = tl.load(moves_ptr + m * 3 + 1)
-    tokens = tl.load(moves_ptr + m * 3 + 2)
-    memory_ptr += part.to(tl.int64) * stride_values
+    source = tl.load(copies_ptr + m * 3)
+    target = tl.load(copies_ptr + m * 3 + 1)
+    tokens = tl.load(copies_ptr + m * 3 + 2)
+    kv_cache_ptr += part.to(tl.int64) * stride_values
     for t in range(lane, tokens, LANES):
-        place, new_place = source + t, target + t
-        keep = (place >= 0) & (place < T) & (new_place >= 0) & (new_place < T)
+        source_slot, target_slot = source + t, target + t
+        keep = (source_slot >= 0) & (source_slot < T) & (target_slot >= 0) & (target_slot < T)
         for first in tl.static_range(0, ROW, BLOCK):
             offs = first + tl.arange(0, BLOCK)
             mask = (offs < ROW) & keep
-            x = tl.load(memory_ptr + place * ROW + offs, mask=mask)
-            tl.store(memory_ptr + new_place * ROW + offs, x, mask=mask)
+            x = tl.load(kv_cache_ptr + source_slot * ROW + offs, mask=mask)
+            tl.store(kv_cache_ptr + target_slot * ROW + offs, x, mask=mask)

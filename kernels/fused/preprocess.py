@@ -1,8 +1,8 @@
-"""From a camera's bytes to what the patch embedding takes, in two passes: resampled, cropped or padded, normalised.
+"""Preprocessing of a camera image for the patch embedding, in two passes: resize, crop or pad, normalise.
 
-Resampling is antialiased bicubic as Pillow's and PyTorch's: a pass over the width, one over the height, each rounded to
-whole levels (halves to even) and clipped. So nothing but levels of 255 lies between the passes, and after them a table
-turns levels into numbers.
+Resampling is antialiased bicubic like Pillow's and PyTorch's: one pass over the width and one over the height, each
+rounded to integer levels (halves to even) and clipped. So the image between the passes is uint8, and a lookup table
+normalises the levels of the second pass.
 """
 
 import torch
@@ -16,18 +16,18 @@ WHITE = 255
 
 
 def preprocess(pixels: Tensor, tables: ImageTables, between: Tensor | None, out: Tensor, patch_size: int = 0) -> None:
-    """Write the picture that the model sees.
+    """Resize, crop or pad, and normalise one image.
 
     Args:
-        pixels: uint8 [height, width, 3], BGR, contiguous, on the device.
-        tables: of this size.
-        between: uint8 [*tables.between_shape], scratch, written; None where tables.columns is None.
-        out: bfloat16, float16 or float32, contiguous, written whole: [3, h, w]; with a patch size p
-            [h / p * w / p, 3 p p], patches row by row and in each the channels row by row, as a convolution's weights.
-        patch_size: 0 for the picture. Else a divisor of h and w.
+        pixels: uint8 [height, width, 3], BGR, contiguous.
+        tables: for images of this size, on the same device.
+        between: uint8 [*tables.between_shape], scratch for the first pass's result; None if tables.columns is None.
+        out: bfloat16, float16 or float32, contiguous, fully written: [3, h, w]; with a patch size p
+            [h / p * w / p, 3 p p], patches in row-major order, each laid out like a convolution's weights.
+        patch_size: 0 for an image. Otherwise a divisor of h and w.
 
     Raises:
-        ValueError: an argument has another shape, dtype, layout or device.
+        ValueError: an argument has the wrong shape, dtype, layout or device.
     """
     _check(pixels, tables, between, out, patch_size)
     pixels = pixels[tables.first_row : tables.stop_row]
@@ -46,7 +46,7 @@ def preprocess(pixels: Tensor, tables: ImageTables, between: Tensor | None, out:
 def preprocess_reference(
     pixels: Tensor, tables: ImageTables, between: Tensor | None, out: Tensor, patch_size: int = 0
 ) -> None:
-    """The same in plain PyTorch."""
+    """`preprocess` in plain PyTorch."""
     _preprocess_reference(pixels[tables.first_row : tables.stop_row], tables, between, out, patch_size)
 
 
@@ -56,10 +56,10 @@ def _preprocess_reference(
     if tables.columns is not None and between is not None:
         pixels = between.copy_(_filtered(pixels.transpose(0, 1), tables.columns).transpose(0, 1))
     width, height = tables.model_size
-    picture = torch.full((height, width, 3), WHITE, dtype=torch.int64, device=pixels.device)
+    image = torch.full((height, width, 3), WHITE, dtype=torch.int64, device=pixels.device)
     inside = tables.rows.starts >= 0
-    picture[inside, tables.pad_left : tables.pad_left + pixels.shape[1]] = _filtered(pixels, tables.rows)[inside].long()
-    chosen = tables.levels.gather(1, picture.flip(2).permute(2, 0, 1).flatten(1)).view(3, height, width)
+    image[inside, tables.pad_left : tables.pad_left + pixels.shape[1]] = _filtered(pixels, tables.rows)[inside].long()
+    chosen = tables.levels.gather(1, image.flip(2).permute(2, 0, 1).flatten(1)).view(3, height, width)
     if patch_size:
         grid = chosen.view(3, height // patch_size, patch_size, width // patch_size, patch_size)
         chosen = grid.permute(1, 3, 0, 2, 4)
@@ -67,7 +67,7 @@ def _preprocess_reference(
 
 
 def _filtered(pixels: Tensor, taps: Taps) -> Tensor:
-    # Along the first dimension; float32 whole levels.
+    # Along the first dimension; returns integer levels as float32.
     total = pixels.new_zeros(len(taps.starts), *pixels.shape[1:], dtype=torch.float32)
     for k, weights in enumerate(taps.weights):
         total += weights[:, None, None] * pixels[(taps.starts + k).clamp(min=0)]
@@ -78,7 +78,7 @@ def _check(pixels: Tensor, tables: ImageTables, between: Tensor | None, out: Ten
     width, height = tables.source_size
     expect("pixels", pixels, (height, width, 3), (torch.uint8,), tables.levels)
     if (between is None) != (tables.columns is None):
-        raise ValueError("between: expected a tensor exactly where the width changes")
+        raise ValueError("between: expected a tensor if and only if the width changes")
     if between is not None:
         expect("between", between, tables.between_shape, (torch.uint8,), pixels)
     width, height = tables.model_size

@@ -1,4 +1,4 @@
-"""Tables that map an image of one size to the model's input: filter taps, crop, padding, levels."""
+"""Lookup tables that map images of one size to the model's input: filter taps, crop, padding, normalised levels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ import torch
 from torch import Tensor
 
 SUPPORT = 2.0
-"""Source pixels on each side of its centre that the cubic filter reaches, where pictures are enlarged."""
+"""Radius of the cubic filter in source pixels, when enlarging."""
 
 
 class ResizeGeometry(Protocol):
-    """How pictures of one size become the model's; all sizes are width and height."""
+    """Mapping of images of one size to the model's input size; all sizes are (width, height)."""
 
     @property
     def source_size(self) -> tuple[int, int]:
-        """Of the source."""
+        """Size of the source image."""
 
     @property
     def resized(self) -> tuple[int, int]:
-        """After resampling."""
+        """Size after resampling."""
 
     @property
     def crop_top(self) -> int:
-        """Rows cut off at the top of the resized picture."""
+        """Rows cropped from the top of the resized image."""
 
     @property
     def pad_left(self) -> int:
@@ -36,7 +36,7 @@ class ResizeGeometry(Protocol):
 
     @property
     def model_size(self) -> tuple[int, int]:
-        """Of the result."""
+        """Size of the model's input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,15 +54,15 @@ class Taps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageTables:
-    """What `preprocess` needs to know of one size of pictures.
+    """Tables of `preprocess` for images of one size.
 
     Attributes:
         source_size, model_size: width and height.
         first_row, stop_row: rows of the source that are read.
-        columns: the filter over the width, n of them; None where the width stays.
-        rows: the filter over the height, one entry a row of the result, counted from `first_row`.
+        columns: the filter over the width, one entry per resized column; None if the width is unchanged.
+        rows: the filter over the height, one entry per row of the result; source rows count from `first_row`.
         pad_left: white columns at the left.
-        levels: float32 [3, 256], what each level of red, green and blue becomes.
+        levels: float32 [3, 256], normalised values of each level of red, green and blue.
     """
 
     source_size: tuple[int, int]
@@ -76,7 +76,7 @@ class ImageTables:
 
     @property
     def between_shape(self) -> tuple[int, int, int]:
-        """Of the picture between the passes: rows, columns, channels."""
+        """Shape of the image between the passes: rows, columns, channels."""
         width = self.source_size[0] if self.columns is None else self.columns.starts.shape[0]
         return (self.stop_row - self.first_row, width, 3)
 
@@ -84,12 +84,12 @@ class ImageTables:
 def image_tables(
     geometry: ResizeGeometry, mean: Sequence[float], std: Sequence[float], device: torch.device
 ) -> ImageTables:
-    """Make the tables of one size, once; they are kept by the caller.
+    """Build the tables for one image size; the caller keeps them.
 
     Args:
         geometry: sizes, crop and padding.
-        mean, std: of red, green and blue, in [0, 1]; subtracted, then divided by.
-        device: where the tables will lie.
+        mean, std: of red, green and blue, for levels scaled to [0, 1].
+        device: where the tables are stored.
     """
     width, height = geometry.source_size
     rows, first, stop = _model_rows(geometry)
@@ -109,8 +109,8 @@ def image_tables(
 
 
 def _taps(source: int, target: int) -> tuple[Tensor, Tensor]:
-    # Starts int64 [target] and weights [K, target]; every tap lies inside of the source. In float32, as PyTorch forms
-    # them: exact weights leave one level in 100 of an enlarged picture on the other side of a half, these one in 4000.
+    # Starts int64 [target] and weights [K, target]; every tap lies inside the source. Computed in float32 as PyTorch
+    # does: exact weights round one level in 100 of an enlarged image differently from PyTorch, these one in 4000.
     scale = torch.tensor(source, dtype=torch.float32) / target
     stretch = scale.clamp(min=1.0)
     centres = scale * (torch.arange(target, dtype=torch.float32) + 0.5)
@@ -118,13 +118,13 @@ def _taps(source: int, target: int) -> tuple[Tensor, Tensor]:
     stop = (centres + SUPPORT * stretch + 0.5).long().clamp(max=source)
     K = int((stop - first).max())
     starts = first.clamp(max=source - K)
-    places = starts + torch.arange(K)[:, None]  # [K, target]
-    weights = _cubic((places - centres + 0.5) * (1.0 / stretch)).where((places >= first) & (places < stop), 0.0)
+    sources = starts + torch.arange(K)[:, None]  # [K, target]
+    weights = _cubic((sources - centres + 0.5) * (1.0 / stretch)).where((sources >= first) & (sources < stop), 0.0)
     return starts, weights / weights.sum(0)
 
 
 def _cubic(x: Tensor) -> Tensor:
-    # Keys' cubic convolution with a = -1/2, as Pillow's; "Cubic convolution interpolation", 1981.
+    # Keys' cubic convolution with a = -1/2, like Pillow's; "Cubic convolution interpolation", 1981.
     x = x.abs()
     near = (1.5 * x - 2.5) * x * x + 1
     far = ((-0.5 * x + 2.5) * x - 4) * x + 2
@@ -132,7 +132,7 @@ def _cubic(x: Tensor) -> Tensor:
 
 
 def _model_rows(geometry: ResizeGeometry) -> tuple[tuple[Tensor, Tensor], int, int]:
-    # The filter of each row of the result, and the first and last + 1 of the source rows that it reads.
+    # The filter of each row of the result, and the first and last + 1 of the source rows that the filters read.
     source, resized, rows = geometry.source_size[1], geometry.resized[1], geometry.model_size[1]
     if source == resized:
         starts, weights = torch.arange(source), torch.ones(1, source)

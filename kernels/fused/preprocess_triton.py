@@ -1,4 +1,4 @@
-"""The Triton kernels of `preprocess`, in a file of their own so that importing the wrapper needs no triton."""
+"""The Triton kernels of `preprocess`, in a separate file so that importing the wrapper does not need triton."""
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -10,7 +10,7 @@ from torch import Tensor
 from .preprocess_tables import ImageTables, Taps
 
 BLOCK_E = 256
-"""Bytes of one row that a program makes: on an H200 programs of 2 to 8 rows took up to twice as long."""
+"""Bytes of one row per program: on an H200, programs of 2 to 8 rows took up to twice as long."""
 
 
 def launch_columns(pixels: Tensor, taps: Taps, between: Tensor) -> None:
@@ -23,7 +23,7 @@ def launch_columns(pixels: Tensor, taps: Taps, between: Tensor) -> None:
 
 
 def launch_rows(pixels: Tensor, tables: ImageTables, out: Tensor, patch_size: int) -> None:
-    """Filter pixels [rows, n, 3] over the height and write the result's numbers."""
+    """Filter pixels [rows, n, 3] over the height and write normalised values to `out`."""
     width, height = tables.model_size
     rows_kernel[(height, triton.cdiv(width * 3, BLOCK_E))](
         pixels, tables.rows.starts, tables.rows.weights, tables.levels, out,
@@ -33,7 +33,7 @@ def launch_rows(pixels: Tensor, tables: ImageTables, out: Tensor, patch_size: in
 
 @triton.jit
 def whole_level(x):
-    # Adding and taking away 1.5 * 2^23 leaves a float32 below 2^22 rounded to a whole number, halves to even.
+    # Adding and subtracting 1.5 * 2^23 rounds a float32 below 2^22 to an integer, halves to even.
     return tl.clamp((x + 12582912.0) - 12582912.0, 0.0, 255.0)
 
 
@@ -60,7 +60,7 @@ def rows_kernel(
 ):  # fmt: skip
     y = tl.program_id(0)
     e = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E)
-    x, c = e // 3, 2 - e % 3  # blue comes first in the source
+    x, c = e // 3, 2 - e % 3  # the source is BGR
     start = tl.load(starts_ptr + y)
     inside = (start >= 0) & (x >= pad_left) & (x < pad_left + N)
     ptrs = pixels_ptr + start * (N * 3) + e - pad_left * 3

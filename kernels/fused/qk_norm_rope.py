@@ -1,4 +1,4 @@
-"""Everything between the projection to queries, keys and values and their attention: norm, rotation, and the memory."""
+"""The steps between the QKV projection and attention, fused: norm, rotation, and the append to the KV cache."""
 
 import torch
 from torch import Tensor
@@ -17,19 +17,19 @@ def qk_norm_rope(
     query: Tensor | None = None,
     append: Append | None = None,
 ) -> None:
-    """Normalise and rotate queries and keys, in float32, and put them where attention reads them.
+    """Normalise and rotate queries and keys in float32, and store them where attention reads them.
 
     Args:
         packed: queries, keys and values [F, P, 3, H, D], contiguous, bfloat16, float16 or float32; mutated. Queries are
-            rewritten in place unless `query` is given, keys unless `append` is; values stay.
-        norm: before the rotation; None: none.
-        tables: the rotation; None: none.
-        query: contiguous [F, P, H, D] of packed's dtype, written whole.
-        append: where keys and values go; numbers beyond float8's largest, 448, become that. Spans of frames must not
-            overlap.
+            rewritten in place unless `query` is given, keys unless `append` is given; values are unchanged.
+        norm: applied before the rotation; None for no norm.
+        tables: the rotation; None for no rotation.
+        query: contiguous [F, P, H, D] of packed's dtype, fully written.
+        append: cache and slots that keys and values are written to; float8 saturates at 448. Slots of different frames
+            must not overlap.
 
     Raises:
-        ValueError: an argument has another shape, dtype, layout or device, or is empty, or there is nothing to do.
+        ValueError: an argument is empty or has the wrong shape, dtype, layout or device, or there is nothing to do.
     """
     _check(packed, norm, tables, query, append)
     if not runs_triton(packed.device):
@@ -49,7 +49,7 @@ def qk_norm_rope_reference(
     query: Tensor | None = None,
     append: Append | None = None,
 ) -> None:
-    """The same in plain PyTorch; it reads `places` back."""
+    """`qk_norm_rope` in plain PyTorch; reads `slots` on the host."""
     queries, keys, values = packed.unbind(2)
     new_queries, new_keys = queries.float(), keys.float()
     if norm is not None:
@@ -66,7 +66,7 @@ def qk_norm_rope_reference(
 
 
 def _rotated(tokens: Tensor, tables: RotaryTables) -> Tensor:
-    # The two numbers of a pair last: [F, P, H, D / 2, 2], or [F, P, H, 2, D / 4, 2].
+    # The two elements of a pair last: [F, P, H, D / 2, 2], or [F, P, H, 2, D / 4, 2].
     shape = tokens.shape[:-1]
     split = tokens.reshape(*shape, -1, 2) if tables.pairs else tokens.reshape(*shape, 2, 2, -1).mT
     a, b = split.flatten(3, -2).unbind(-1)
@@ -76,12 +76,12 @@ def _rotated(tokens: Tensor, tables: RotaryTables) -> Tensor:
 
 
 def _append(append: Append, keys: Tensor, values: Tensor) -> None:
-    T, P = append.memory.shape[1], keys.shape[1]
-    for f, place in enumerate(append.places.tolist()):
-        first, end = max(0, -place), min(P, T - place)
+    T, P = append.kv_cache.shape[1], keys.shape[1]
+    for f, slot in enumerate(append.slots.tolist()):
+        first, end = max(0, -slot), min(P, T - slot)
         if first < end:
-            for target, source in zip(append.memory, (keys[f], values[f]), strict=True):
-                target[place + first : place + end] = _fitting(source[first:end], target.dtype)
+            for target, source in zip(append.kv_cache, (keys[f], values[f]), strict=True):
+                target[slot + first : slot + end] = _fitting(source[first:end], target.dtype)
 
 
 def _fitting(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -100,7 +100,7 @@ def _check(
     expect("packed", packed, tuple(packed.shape), FLOATS, packed)
     F, P, _, H, D = packed.shape
     if norm is None and tables is None and query is None and append is None:
-        raise ValueError("expected a norm, a rotation or a place to go, got none of them: nothing to do")
+        raise ValueError("expected at least one of norm, tables, query and append: there is nothing to do")
     if norm is not None:
         for name in ("query_weight", "query_bias", "key_weight", "key_bias"):
             expect(name, getattr(norm, name), (D,), FLOAT32, packed)
@@ -113,6 +113,6 @@ def _check(
     if query is not None:
         expect("query", query, (F, P, H, D), (packed.dtype,), packed)
     if append is not None:
-        T = append.memory.shape[1] if append.memory.dim() == 4 else 0
-        expect("memory", append.memory, (2, T, H, D), (packed.dtype, FLOAT8), packed)
-        expect("places", append.places, (F,), (torch.int64,), packed)
+        T = append.kv_cache.shape[1] if append.kv_cache.dim() == 4 else 0
+        expect("kv_cache", append.kv_cache, (2, T, H, D), (packed.dtype, FLOAT8), packed)
+        expect("slots", append.slots, (F,), (torch.int64,), packed)

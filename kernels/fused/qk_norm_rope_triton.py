@@ -1,4 +1,4 @@
-"""The Triton kernel of `qk_norm_rope`, in a file of its own so that importing the wrapper needs no triton."""
+"""The Triton kernel of `qk_norm_rope`, in a separate file so that importing the wrapper does not need triton."""
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -9,42 +9,42 @@ from torch import Tensor
 
 from .qk_norm_rope_types import FLOAT8, FLOAT8_MAX, Append, HeadNorm, RotaryTables
 
-WARP_NUMBERS = 512  # of one token's queries; on an H200, of 128 to 1024, the fastest or equal at 1 and 8 frames
+WARP_ELEMENTS = 512  # of one token's queries; of 128 to 1024, fastest or equal at 1 and 8 frames on an H200
 
 
 def launch_qk_norm_rope(
     packed: Tensor, norm: HeadNorm | None, tables: RotaryTables | None, query: Tensor | None, append: Append | None
 ) -> None:
-    """One program a token, all its heads; for checked arguments."""
+    """Launch one program per token, for all its heads; arguments are checked."""
     F, P, _, H, D = packed.shape
     weights = (None,) * 4 if norm is None else (norm.query_weight, norm.query_bias, norm.key_weight, norm.key_bias)
     cos, sin, pairs = (None, None, True) if tables is None else (tables.cos, tables.sin, tables.pairs)
-    memory, places = (None, None) if append is None else (append.memory, append.places)
+    kv_cache, slots = (None, None) if append is None else (append.kv_cache, append.slots)
     block_h, block_d = triton.next_power_of_2(H), triton.next_power_of_2(D)
     qk_norm_rope_kernel[(F * P,)](
-        packed, *weights, cos, sin, query, memory, places,
-        P, *((0, 0) if memory is None else (memory.shape[1], memory.stride(0))),
+        packed, *weights, cos, sin, query, kv_cache, slots,
+        P, *((0, 0) if kv_cache is None else (kv_cache.shape[1], kv_cache.stride(0))),
         0 if cos is None or len(cos) == 1 else P * (D // 2),
-        0.0 if norm is None else norm.eps, FLOAT8_MAX if _is_float8(memory) else 0.0,
+        0.0 if norm is None else norm.eps, FLOAT8_MAX if _is_float8(kv_cache) else 0.0,
         H, D, pairs, block_h, block_d, triton.next_power_of_2(H * D),
-        num_warps=min(8, max(1, block_h * block_d // WARP_NUMBERS)),
+        num_warps=min(8, max(1, block_h * block_d // WARP_ELEMENTS)),
     )  # fmt: skip
 
 
-def _is_float8(memory: Tensor | None) -> bool:
-    return memory is not None and memory.dtype == FLOAT8
+def _is_float8(kv_cache: Tensor | None) -> bool:
+    return kv_cache is not None and kv_cache.dtype == FLOAT8
 
 
 @triton.jit
 def pair_offsets(D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Of pair i, where its first number lies in the halves layout. The second lies D / 4 further."""
+    """Offset of each pair's first element in the halves layout. The second is D / 4 further."""
     i = tl.arange(0, BLOCK_D // 2)[None, :]
     return i + i // (D // 4) * (D // 4)
 
 
 @triton.jit
 def load_pairs(ptr, h, H, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_D: tl.constexpr):
-    # Both numbers of every pair of heads h [BLOCK_H, 1]: two float32 [BLOCK_H, BLOCK_D / 2], 0 where there is none.
+    # Both elements of every pair of heads h [BLOCK_H, 1]: two float32 [BLOCK_H, BLOCK_D / 2], 0 past the ends.
     if PAIRS:
         offs_d = tl.arange(0, BLOCK_D)[None, :]
         x = tl.load(ptr + h * D + offs_d, mask=(h < H) & (offs_d < D), other=0.0).to(tl.float32)
@@ -95,7 +95,7 @@ def norm_pairs(a, b, weight_ptr, bias_ptr, eps, D: tl.constexpr, PAIRS: tl.const
 @triton.jit(do_not_specialize=["P", "T"])
 def qk_norm_rope_kernel(
     packed_ptr, q_weight_ptr, q_bias_ptr, k_weight_ptr, k_bias_ptr, cos_ptr, sin_ptr,
-    query_ptr, memory_ptr, places_ptr,
+    query_ptr, kv_cache_ptr, slots_ptr,
     P, T, stride_values, stride_table, eps, LARGEST: tl.constexpr,
     H: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_HD: tl.constexpr,
@@ -121,10 +121,10 @@ def qk_norm_rope_kernel(
         store_pairs(query_ptr + n * (H * D), q_a, q_b, h, H, True, 0.0, D, PAIRS, BLOCK_D)
     else:
         store_pairs(q_ptr, q_a, q_b, h, H, True, 0.0, D, PAIRS, BLOCK_D)
-    if memory_ptr is not None:
-        place = tl.load(places_ptr + f) + p
-        keep = (place >= 0) & (place < T)
-        row_ptr = memory_ptr + place * (H * D)
+    if kv_cache_ptr is not None:
+        slot = tl.load(slots_ptr + f) + p
+        keep = (slot >= 0) & (slot < T)
+        row_ptr = kv_cache_ptr + slot * (H * D)
         store_pairs(row_ptr, k_a, k_b, h, H, keep, LARGEST, D, PAIRS, BLOCK_D)
         offs = tl.arange(0, BLOCK_HD)
         v = tl.load(k_ptr + H * D + offs, mask=offs < H * D)

@@ -1,4 +1,4 @@
-"""Arguments of `qk_norm_rope`: head norms, rotary tables, and the place of appended keys and values."""
+"""Arguments of `qk_norm_rope`: head norms, rotary tables, and the slots of appended keys and values."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ FLOAT8_MAX = 448.0
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """LayerNorm over the D numbers of a head, one for queries and one for keys; weights and biases float32 [D]."""
+    """LayerNorm over the D channels of a head, one for queries and one for keys; weights and biases float32 [D]."""
 
     query_weight: Tensor
     query_bias: Tensor
@@ -22,12 +22,12 @@ class HeadNorm:
 
 @dataclass(frozen=True, slots=True)
 class RotaryTables:
-    """By what angle each pair of numbers of a head is turned.
+    """Rotation angles of each pair of a head's channels.
 
     Attributes:
         cos, sin: float32 [F, P, D / 2], or [1, P, D / 2] shared by all frames.
-        pairs: pair i is numbers 2i and 2i + 1. If not, D splits into two halves and each half into two quarters; pair i
-            is number i of the first quarter and of the second for i < D / 4, then of the third and of the fourth.
+        pairs: whether pair i is channels 2i and 2i + 1. Otherwise D splits into four quarters: for i < D / 4 pair i is
+            channel i of the first and of the second quarter, the other pairs combine the third and the fourth alike.
     """
 
     cos: Tensor
@@ -37,13 +37,13 @@ class RotaryTables:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Where a layer's keys and values go.
+    """The cache and slots that a layer's keys and values are written to.
 
     Attributes:
-        memory: keys and values [2, T, H, D], in the dtype of the projection or in float8_e4m3fn; mutated.
-        places: int64 [F] on the device; token p of frame f goes to place places[f] + p. What falls outside [0, T) is
-            not written, so a negative place of at least P leaves a frame out.
+        kv_cache: keys and values [2, T, H, D], in the dtype of the projection or in float8_e4m3fn; mutated.
+        slots: int64 [F] on the device, each frame's first slot; token p of frame f is written to slots[f] + p. Tokens
+            outside [0, T) are skipped, so -P skips a whole frame.
     """
 
-    memory: Tensor
-    places: Tensor
+    kv_cache: Tensor
+    slots: Tensor

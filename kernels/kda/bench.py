@@ -1,7 +1,8 @@
-"""Times `chunk_kda` on the shapes that the project promises: `python -m retinad.kernels.kda.bench [--profile]`.
+"""Times `chunk_kda` for the shapes that have a target: `python -m retinad.kernels.kda.bench [--profile]`.
 
-CUDA events around many calls over rotating inputs, launches included, median of several repeats. The settings are those
-of the public kernels' published figures: gate, norm and sigmoid in the kernel, lower_bound -5, state in and out, bf16.
+Times are medians of several repeats of many calls over rotating inputs, by CUDA events, launches included. The settings
+are those of the public kernels' published figures: gate, norm and sigmoid in the kernel, lower_bound -5, state in and
+out, bf16.
 """
 
 # torch.cuda.Event has no types.
@@ -12,20 +13,19 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from . import chunk_kda
 
-# What one H200 copies, bytes read and written counted; the floor of a row is its inputs and output over this.
+# Copy bandwidth of one H200, reads plus writes. A row's floor is the size of its inputs and output over this.
 MEMORY_BYTES_PER_S = 4.2e12
 L2_BYTES = 60e6
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One shape: `sequences` of T // sequences tokens end to end, and the most that a call may take."""
+    """One shape, `sequences` of T // sequences tokens end to end, and the target for the time of a call."""
 
     T: int
     H: int
@@ -54,8 +54,8 @@ TARGETS = (
 SPLIT_LENGTHS = (4096, 8192, 16384, 65536)
 
 
-def make_call(row: Row, seed: int, **options: Any) -> Callable[[], tuple[torch.Tensor, torch.Tensor | None]]:
-    """A call of `chunk_kda` with inputs of its own."""
+def make_call(row: Row, seed: int, split: bool | None = None) -> Callable[[], tuple[torch.Tensor, torch.Tensor | None]]:
+    """A call of `chunk_kda` with its own inputs."""
     device = torch.device("cuda")
     generator = torch.Generator(device).manual_seed(seed)
     N, T, H, D = row.sequences, row.T, row.H, row.D
@@ -71,14 +71,14 @@ def make_call(row: Row, seed: int, **options: Any) -> Callable[[], tuple[torch.T
         return chunk_kda(
             q, k, v, g, beta, initial_state=state, output_final_state=True, use_qk_l2norm_in_kernel=True,
             use_gate_in_kernel=True, use_beta_sigmoid_in_kernel=True, safe_gate=True, lower_bound=-5.0,
-            A_log=A_log, dt_bias=dt_bias, cu_seqlens=cuts_gpu, cu_seqlens_cpu=cuts, **options,
+            A_log=A_log, dt_bias=dt_bias, cu_seqlens=cuts_gpu, cu_seqlens_cpu=cuts, split=split,
         )  # fmt: skip
 
     return call
 
 
 def call_time_ms(calls: Sequence[Callable[[], object]], count: int, repeats: int = 7) -> float:
-    """Median over `repeats` of the time per call of `count` calls, taken in turn."""
+    """Time per call of `count` calls in rotation, median of `repeats`."""
     for call in calls:
         call()
     times: list[float] = []
@@ -93,10 +93,10 @@ def call_time_ms(calls: Sequence[Callable[[], object]], count: int, repeats: int
     return statistics.median(times)
 
 
-def time_ms(row: Row, repeats: int = 7, **options: Any) -> float:
-    """Time of a call, over inputs that together exceed the L2 cache."""
+def time_ms(row: Row, repeats: int = 7, split: bool | None = None) -> float:
+    """Time of a call, with inputs that together exceed the L2 cache."""
     sets = min(8, 2 + int(L2_BYTES / (5 * 2 * row.T * row.H * row.D)))
-    calls = [make_call(row, seed, **options) for seed in range(sets)]
+    calls = [make_call(row, seed, split) for seed in range(sets)]
     count = sets * max(1, int(0.02 / (sets * (50e-6 + row.floor_ms * 4e-3))))
     return call_time_ms(calls, count, repeats)
 
@@ -116,7 +116,7 @@ def profile(row: Row) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the two tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", action="store_true", help="also print the time of each kernel")
     options = parser.parse_args(arguments)

@@ -1,11 +1,11 @@
-"""Triton device functions on a chunk cut into blocks of 16 tokens: masks of halves, rows and diagonals of blocks."""
+"""Triton device functions for a chunk in blocks of 16 tokens: masks of halves, rows and diagonals of blocks."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
 
 import triton
 import triton.language as tl
 
-SUB = tl.constexpr(16)  # tokens of a sub-block: the smallest side of a tl.dot
+SUB = tl.constexpr(16)  # tokens per block: the smallest side of a tl.dot
 
 
 @triton.jit
@@ -32,7 +32,7 @@ def last_row(x, ROWS: tl.constexpr):
 
 @triton.jit
 def block_rows(x):
-    """The rows of x [BLOCKS, BLOCK_S], as four vectors [BLOCK_S]; ones for blocks that are not there."""
+    """The rows of x [BLOCKS, BLOCK_S], as four vectors [BLOCK_S]; ones for missing blocks."""
     BLOCK_S: tl.constexpr = x.shape[1]
     one = tl.full([BLOCK_S], 1.0, tl.float32)
     if x.shape[0] == 4:

@@ -1,8 +1,8 @@
-"""Triton device function that finds which tokens a program works on, from cumulative lengths on the device.
+"""Triton device functions that map a program to its tokens, from cumulative lengths on the device.
 
-A table of chunks made on the host would cost a copy and a synchronisation a call. Instead sequence n, cut into spans
-of SPAN tokens, owns the slots from cu_seqlens[n] // SPAN + n on: they never overlap, because a sequence of L tokens has
-at most floor((first + L) / SPAN) - floor(first / SPAN) + 1 spans. At most one slot a sequence stays empty.
+A table of chunks built on the host would cost a copy and a synchronisation per call. Instead sequence n, cut into spans
+of SPAN tokens, owns the slots from cu_seqlens[n] // SPAN + n on. They never overlap, because a sequence of L tokens has
+at most floor((first + L) / SPAN) - floor(first / SPAN) + 1 spans. At most one slot per sequence stays empty.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -18,7 +18,7 @@ def clamp(x, low, high):
 
 @triton.jit
 def sequence_tokens(n, cu_seqlens_ptr, T):
-    """First token (int64) and length of sequence n; a bad table cannot point outside [0, T)."""
+    """First token (int64) and length of sequence n, clamped so that bad cuts cannot point outside [0, T)."""
     if cu_seqlens_ptr is None:
         first, length = n.to(tl.int64) * T, T
     else:
@@ -30,7 +30,7 @@ def sequence_tokens(n, cu_seqlens_ptr, T):
 
 @triton.jit
 def first_slot(n, first, T, span, VARLEN: tl.constexpr):
-    """Slot of sequence n's first span, whose first token is `first`."""
+    """Slot of the first span of sequence n, which starts at token `first`."""
     if VARLEN:
         slot = first.to(tl.int32) // span + n
     else:
@@ -40,7 +40,7 @@ def first_slot(n, first, T, span, VARLEN: tl.constexpr):
 
 @triton.jit
 def locate(slot, cu_seqlens_ptr, T, N, span):
-    """Of the slot: its sequence, the index of the span in the sequence, the sequence's first token and length."""
+    """The slot's sequence, the index of its span in that sequence, and the sequence's first token and length."""
     if cu_seqlens_ptr is None:
         n = slot // ((T + span - 1) // span)
     else:

@@ -1,4 +1,4 @@
-"""Allocates for and launches the kernels of `chunk_kda`, in a file of its own so that importing it needs no triton."""
+"""Allocation and launches of the kernels of `chunk_kda`, in a separate file so that importing it needs no triton."""
 
 # mypy: disable-error-code="no-untyped-call, import-untyped"
 
@@ -15,52 +15,34 @@ from .checks import KdaShape, dense_rows
 from .context_parallel import chain_kernel, map_kernel, plan_split
 from .intra import ALWAYS, NEVER, WHERE_STEEP, intra_kernel
 from .launch import BoundKernel, bound_kernel
+from .options import KdaOptions, KdaTensors
 from .scan import scan_kernel
 from .state_pool import rows_are_dense
 from .tuning import KdaConfig, Launch, kda_config
 
-MAX_MAP = 128  # keys wider than this are never cut: chain_kernel holds a piece's whole M in shared memory
-WHOLE = 2**30  # chunks of a piece where no sequence is cut
-Tensors = tuple[torch.Tensor | None, ...]
-"""q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, and the rows of a pool that are read and written."""
+MAX_MAP = 128  # sequences with wider keys are never cut: chain_kernel holds a piece's whole M in shared memory
+WHOLE = 2**30  # chunks per piece if no sequence is cut
 ROOMY_PROGRAMS = 2
-"""Of `intra_kernel`, to a multiprocessor: so few can have all registers (1005, 16, 64: 18.8 us instead of 24.6)."""
-STATE, CUTS = 7, 8  # where they stand among the tensors
-TILE_V = 64  # columns of V that intra_kernel does at once; narrower products were miscompiled by Triton 3.6
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The checked arguments of `chunk_kda` that are no tensors."""
-
-    lower_bound: float | None
-    use_gate: bool
-    use_l2norm: bool
-    beta_factor: int  # 0: beta as it is; 1, 2: times its sigmoid
-    state_v_first: bool
-    chunk_size: int
-    output_final_state: bool  # as a new tensor
-    split: bool | None
-    inplace_final_state: bool = False
+"""Programs of `intra_kernel` per multiprocessor that may use all registers (1005, 16, 64: 18.8 us instead of 24.6)."""
+TILE_V = 64  # columns of V per step of intra_kernel; Triton 3.6 miscompiled narrower products
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What the kernels are compiled for, apart from the model's sizes."""
+    """Compile-time constants of the kernels, apart from the model's sizes."""
 
     config: KdaConfig
     multiprocessors: int
-    block_k: int  # K padded
-    pad_v: int  # V padded to TILE_V
-    dot: Any  # dtype of the operands of a product
-    precision: str  # of products of such operands
-    split: bool  # float32 products inside the inverse as three of bfloat16 parts: exact to 16 bits, for 16-bit inputs
+    block_k: int  # K, padded
+    pad_v: int  # V, padded to TILE_V
+    dot: Any  # operand dtype of products
+    precision: str  # of those products
+    split: bool  # float32 products in the inverse as three of bfloat16 parts: exact to 16 bits, for 16-bit inputs
 
 
 @cache
 def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int, config: KdaConfig | None = None) -> Blocks:
-    """Block sizes for a device and a dtype of q; fixed values only, nothing that depends on T. `config` None takes the
-    device's table."""
+    """Constants for a device and a dtype of q, independent of T. `config` None uses the device's tuning table."""
     block_k = max(64, triton.next_power_of_2(K))
     pad_v = triton.cdiv(V, TILE_V) * TILE_V
     bits = 32 if dtype == torch.float32 else 16
@@ -77,46 +59,40 @@ def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int, config:
 
 
 def prepare(
-    shape: KdaShape,
-    tensors: Tensors,
-    longest: int | None,
-    options: Options,
-    config: KdaConfig | None = None,
+    shape: KdaShape, tensors: KdaTensors, longest: int | None, options: KdaOptions, config: KdaConfig | None = None
 ) -> "ChunkCall":
-    """The launches of checked arguments; the call takes any tensors of the same shapes, strides, dtypes, device and
-    alignment. T, N > 0; `longest` is the longest sequence's tokens: None where only the device knows, and then
-    sequences count as equally long."""
+    """Plan the launches for checked arguments, T, N > 0.
+
+    The returned call takes any tensors of the same shapes, strides, dtypes, device and alignment. `longest` is the
+    length of the longest sequence; None where only the device knows it: sequences then count as equally long.
+    """
     readable = _readable(tensors)
     copies = any(x is not y for x, y in zip(readable, tensors, strict=True))
     if longest is None:
-        longest = shape.T if tensors[CUTS] is None else -(-shape.T // shape.N)
-    q = tensors[0]
-    assert q is not None
-    return ChunkCall(shape, readable, longest, options, copies, blocks_for(q.device, q.dtype, shape.K, shape.V, config))
+        longest = shape.T if tensors.cu_seqlens is None else -(-shape.T // shape.N)
+    blocks = blocks_for(tensors.q.device, tensors.q.dtype, shape.K, shape.V, config)
+    return ChunkCall(shape, readable, longest, options, copies, blocks)
 
 
 class ChunkCall:
-    """All that the values in the tensors do not change."""
+    """A planned call: everything that does not depend on values in the tensors."""
 
     def __init__(
         self,
         shape: KdaShape,
-        tensors: Tensors,
+        tensors: KdaTensors,
         longest: int,
-        options: Options,
+        options: KdaOptions,
         copies: bool,
         blocks: Blocks,
     ) -> None:
         self._shape, self._options, self._copies, self._blocks = shape, options, copies, blocks
-        q = tensors[0]
-        assert q is not None
-        self._device, self._dtype = q.device, q.dtype
-        self._strides = tuple(x.stride(1) for x in tensors[:5] if x is not None)
+        self._device, self._dtype = tensors.q.device, tensors.q.dtype
+        self._strides = tuple(x.stride(1) for x in tensors[:5])
         self._o_shape = (shape.B, shape.T, shape.HV, shape.V)
-        writes = options.output_final_state or options.inplace_final_state
         new_state = options.output_final_state and not options.inplace_final_state
         self._state_shape = shape.state(options.state_v_first) if new_state else None
-        state, row = tensors[STATE], shape.HV * shape.K * shape.V
+        state, row = tensors.initial_state, shape.HV * shape.K * shape.V
         self._initial_stride = row if state is None else state.stride(0)
         self._final_stride = self._initial_stride if options.inplace_final_state else row
         config, programs = blocks.config, shape.N * shape.HV
@@ -127,11 +103,12 @@ class ChunkCall:
             split=options.split if blocks.block_k <= MAX_MAP else False,
         )  # fmt: skip
         C = options.chunk_size
-        chunks = shape.N * -(-shape.T // C) if tensors[CUTS] is None else shape.T // C + shape.N
+        chunks = shape.N * -(-shape.T // C) if tensors.cu_seqlens is None else shape.T // C + shape.N
         self._programs = chunks * shape.HV
         self._elements = self._programs * record.elements(C, blocks.block_k, blocks.pad_v)
-        kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % 16 == 0) for x in tensors)
-        kind = (self._device, kinds, self._strides, self._initial_stride, self._final_stride, writes)
+        kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % 16 == 0) for x in tensors.on_device)
+        strides = (self._strides, self._initial_stride, self._final_stride)
+        kind = (self._device, kinds, *strides, options.has_final_state)
         roomy = self._programs <= ROOMY_PROGRAMS * blocks.multiprocessors
         intra = replace(config.intra, maxnreg=None) if roomy else config.intra
         self._intra = _intra(shape, options, blocks, self._dtype, intra, kind)
@@ -144,16 +121,16 @@ class ChunkCall:
         if self._plan is not None:
             self._maps, self._chain = _maps(shape, options, blocks, kind)
 
-    def __call__(self, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def __call__(self, tensors: KdaTensors) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._device.type == "cuda" and self._device.index != torch.cuda.current_device():
             with torch.cuda.device(self._device):
                 return self._launch(tensors)
         return self._launch(tensors)
 
-    def _launch(self, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _launch(self, tensors: KdaTensors) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._copies:
             tensors = _readable(tensors)
-        *inputs, initial_state, cuts, read_rows, written_rows = tensors
+        initial_state, cuts, read_rows = tensors.initial_state, tensors.cu_seqlens, tensors.state_indices
         shape, plan = self._shape, self._plan
         o = torch.empty(self._o_shape, dtype=self._dtype, device=self._device)
         final_state = initial_state if self._options.inplace_final_state else None
@@ -161,17 +138,17 @@ class ChunkCall:
             final_state = torch.empty(self._state_shape, dtype=torch.float32, device=self._device)
         records = torch.empty(self._elements, dtype=self._dtype, device=self._device)
         self._intra(
-            self._programs, *inputs, cuts, records, shape.T, shape.N, shape.scale, self._options.lower_bound,
+            self._programs, *tensors[:7], cuts, records, shape.T, shape.N, shape.scale, self._options.lower_bound,
             *self._strides,
         )  # fmt: skip
         slots, pieces, piece_chunks = shape.N, None, WHOLE
         if plan is not None:
             slots, piece_chunks = plan.slots(shape.N, shape.T, cuts is not None), plan.piece_chunks
             pieces = self._incoming_states(records, (initial_state, read_rows), cuts, slots, piece_chunks)
-            initial_state = None  # the first piece has it
+            initial_state = None  # already in the first piece
         self._scan(
-            slots * self._columns, records, initial_state, pieces, cuts, o, final_state, read_rows, written_rows,
-            shape.T, shape.N, piece_chunks, self._initial_stride, self._final_stride,
+            slots * self._columns, records, initial_state, pieces, cuts, o, final_state, read_rows,
+            tensors.written_indices, shape.T, shape.N, piece_chunks, self._initial_stride, self._final_stride,
         )  # fmt: skip
         return o, final_state
 
@@ -198,22 +175,22 @@ class ChunkCall:
 
 
 def _intra(
-    shape: KdaShape, options: Options, blocks: Blocks, dtype: torch.dtype, launch: Launch, kind: tuple[Any, ...]
+    shape: KdaShape, options: KdaOptions, blocks: Blocks, dtype: torch.dtype, launch: Launch, kind: tuple[Any, ...]
 ) -> BoundKernel:
-    # exp(80) fits bfloat16's range, not float16's; float32 products split into parts that would not fit either.
+    # exp(80) fits the range of bfloat16, but not that of float16, nor that of the parts of split float32 products.
     halves = ALWAYS
     if dtype == torch.bfloat16:
-        halves = NEVER if options.use_gate and options.lower_bound is not None else WHERE_STEEP
+        halves = NEVER if options.use_gate_in_kernel and options.lower_bound is not None else WHERE_STEEP
     constants = (
         shape.H, shape.HV, shape.K, shape.V, blocks.pad_v, options.chunk_size, blocks.block_k, blocks.config.block_s,
-        TILE_V, options.use_gate, options.use_l2norm, options.beta_factor, halves, blocks.dot, blocks.precision,
-        blocks.split,
+        TILE_V, options.use_gate_in_kernel, options.use_qk_l2norm_in_kernel, options.beta_factor, halves, blocks.dot,
+        blocks.precision, blocks.split,
     )  # fmt: skip
     return bound_kernel(intra_kernel, constants, launch, (*kind, options.lower_bound is None))
 
 
 def _scan(
-    shape: KdaShape, options: Options, blocks: Blocks, launch: Launch, block_v: int, kind: tuple[Any, ...]
+    shape: KdaShape, options: KdaOptions, blocks: Blocks, launch: Launch, block_v: int, kind: tuple[Any, ...]
 ) -> BoundKernel:
     constants = (
         shape.HV, shape.K, shape.V, blocks.pad_v, options.chunk_size, blocks.block_k, block_v,
@@ -222,7 +199,9 @@ def _scan(
     return bound_kernel(scan_kernel, constants, launch, kind)
 
 
-def _maps(shape: KdaShape, options: Options, blocks: Blocks, kind: tuple[Any, ...]) -> tuple[BoundKernel, BoundKernel]:
+def _maps(
+    shape: KdaShape, options: KdaOptions, blocks: Blocks, kind: tuple[Any, ...]
+) -> tuple[BoundKernel, BoundKernel]:
     maps = (
         shape.HV, blocks.pad_v, options.chunk_size, blocks.block_k, blocks.config.maps_block_r, blocks.dot,
         blocks.precision,
@@ -237,11 +216,18 @@ def _maps(shape: KdaShape, options: Options, blocks: Blocks, kind: tuple[Any, ..
     )
 
 
-def _readable(tensors: Tensors) -> Tensors:
-    # The same values as the kernels can read them.
-    q, k, v, g, beta, A_log, dt_bias, state, cuts, *pool_rows = tensors
-    rows = (None if x is None else dense_rows(x) for x in (q, k, v, g, beta))
-    A_log, dt_bias, *rest = (None if x is None else x.contiguous() for x in (A_log, dt_bias, cuts, *pool_rows))
+def _readable(tensors: KdaTensors) -> KdaTensors:
+    # The same values in layouts that the kernels read.
+    q, k, v, g, beta = (dense_rows(x) for x in tensors[:5])
+    state = tensors.initial_state
     if state is not None and not rows_are_dense(state):
         state = state.contiguous()
-    return (*rows, A_log, dt_bias, state, *rest)
+    return KdaTensors(
+        q, k, v, g, beta, _contiguous(tensors.A_log), _contiguous(tensors.dt_bias), state,
+        _contiguous(tensors.cu_seqlens), _contiguous(tensors.state_indices), _contiguous(tensors.written_indices),
+        tensors.cu_seqlens_cpu,
+    )  # fmt: skip
+
+
+def _contiguous(x: torch.Tensor | None) -> torch.Tensor | None:
+    return None if x is None else x.contiguous()

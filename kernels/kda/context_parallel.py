@@ -1,9 +1,9 @@
-"""One sequence over the whole card: cut it into pieces, scan each piece's map of the state, chain, then run all pieces.
+"""Parallel scan of one sequence: cut it into pieces, compute each piece's map of the state, chain the maps, run them.
 
-The scan over chunks has few independent programs when there are few sequences and heads. A piece of a sequence acts on
-the state as S -> M S + h, with M [K, K] and h [K, V] per value head, exactly, whatever the gate. All pieces' maps are
-scanned at once (twice the columns, no output), the incoming states follow by applying one map after the other, and then
-every piece runs from its own true state. For a chunk M = diag(exp G_C) - (exp(G_C - G) k)^T w and
+The scan over chunks has few independent programs if there are few sequences and heads. A piece of a sequence acts on
+the state as S -> M S + h, with M [K, K] and h [K, V] per value head, exactly, whatever the gate. The maps of all pieces
+are computed in parallel (twice the columns, no output), applying them in order yields each piece's incoming state, and
+then all pieces run in parallel from their true states. For a chunk M = diag(exp G_C) - (exp(G_C - G) k)^T w and
 h = (exp(G_C - G) k)^T u (notation of intra.py).
 """
 
@@ -24,8 +24,10 @@ MAX_PIECES = 32
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """How sequences are cut: every piece has `piece_chunks` chunks of `chunk_size` tokens, a sequence's last one at
-    most that. Pieces are never empty, begin at a multiple of `chunk_size` and cover the sequence."""
+    """A cut of sequences into pieces of `piece_chunks` chunks of `chunk_size` tokens; a sequence's last may be shorter.
+
+    Pieces are never empty, start at a multiple of `chunk_size` and cover the sequence.
+    """
 
     chunk_size: int
     piece_chunks: int
@@ -36,7 +38,7 @@ class SplitPlan:
         return [(start, min(start + span, length)) for start in range(0, length, span)]
 
     def slots(self, N: int, T: int, varlen: bool) -> int:
-        """Upper bound of the pieces of all sequences: N of T tokens, or N of T tokens together (`varlen`)."""
+        """Upper bound on pieces: of N sequences of T tokens each, or of T tokens together (`varlen`)."""
         span = self.chunk_size * self.piece_chunks
         return T // span + N if varlen else N * -(-T // span)
 
@@ -52,13 +54,13 @@ def plan_split(
     costs: ScanCosts,
     split: bool | None = None,
 ) -> SplitPlan | None:
-    """The cut that the measured costs expect to be fastest, or None for no cut; a pure function of its arguments.
+    """The fastest cut by the measured costs, or None for no cut; a pure function of its arguments.
 
-    tokens: of one row of the batch; longest: of the longest sequence; whole_programs, piece_programs: programs of the
-    scan if no sequence is cut, and if each is one piece. `split` True cuts as finely as allowed, False never.
+    tokens: in one row of the batch. longest: tokens of the longest sequence. whole_programs, piece_programs: programs
+    of the scan if no sequence is cut, and if each is one piece. split: True cuts as finely as allowed, False never.
     """
     chunks = -(-longest // chunk_size)
-    floor = -(-tokens // (chunk_size * MAX_PIECES))  # a sequence of all tokens would still have at most MAX_PIECES
+    floor = -(-tokens // (chunk_size * MAX_PIECES))  # even a sequence of all tokens has at most MAX_PIECES
     if split is False or chunks < 2:
         return None
     if split:
@@ -81,14 +83,14 @@ def map_kernel(
     HV: tl.constexpr, PAD_V: tl.constexpr, C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
     DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program: BLOCK_R rows of [M^T; h^T] of one piece, one value head. A piece of the workspace pieces_ptr holds
-    M^T [BLOCK_K, BLOCK_K], h^T [PAD_V, BLOCK_K] and the incoming state [PAD_V, BLOCK_K], all float32."""
+    """One program: BLOCK_R rows of [M^T; h^T] of one piece, one value head. A piece's part of the workspace pieces_ptr
+    holds M^T [BLOCK_K, BLOCK_K], h^T [PAD_V, BLOCK_K] and the incoming state [PAD_V, BLOCK_K], all float32."""
     BLOCKS_R: tl.constexpr = (BLOCK_K + PAD_V + BLOCK_R - 1) // BLOCK_R
     pid = tl.program_id(0)
     hv, slot = pid // BLOCKS_R % HV, pid // (BLOCKS_R * HV)
     n, piece, first, length = locate(slot, cu_seqlens_ptr, T, N, piece_chunks * C)
     start = piece * piece_chunks
-    if (start + piece_chunks) * C >= length:  # nothing comes after a last piece
+    if (start + piece_chunks) * C >= length:  # no piece follows the last
         return
 
     offs_r = pid % BLOCKS_R * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -112,7 +114,7 @@ def chain_kernel(
     C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     STATE_V_FIRST: tl.constexpr, CHAIN_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program: the incoming states of all pieces of one sequence, one value head, BLOCK_V columns, one by one."""
+    """One program: the incoming states of all pieces of one sequence in order, one value head, BLOCK_V columns."""
     BLOCKS_V: tl.constexpr = PAD_V // BLOCK_V
     pid = tl.program_id(0)
     hv, n = pid // BLOCKS_V % HV, pid // (BLOCKS_V * HV)

@@ -1,4 +1,4 @@
-"""The Triton kernel of `short_convolution`, in a file of its own so that importing the wrapper needs no triton."""
+"""The Triton kernel of `short_convolution`, in a separate file so that importing the wrapper does not need triton."""
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -22,9 +22,11 @@ def launch_convolution(
     y: torch.Tensor,
     N: int,
 ) -> None:
-    """Write y [B, T, D] for checked x [B, T, D] and weight [D, 1, 4], of any strides, and the last three inputs of each
-    sequence. states and indices are those read and those written, [N or slots, 3, D] and [N]; the two tensors of states
-    may be one, and a row of those written is dense."""
+    """Write y [B, T, D] for checked x [B, T, D] and weight [D, 1, 4] of any strides, and each sequence's last inputs.
+
+    `states` [N or slots, 3, D] and `indices` [N] are pairs: those read and those written. Both states may be the same
+    tensor; rows of the written one are dense.
+    """
     x = dense_rows(x)
     _, T, D = x.shape
     if N == 0:
@@ -54,8 +56,8 @@ def _slot_stride(states: torch.Tensor | None) -> int:
 def write_state(
     x_ptr, states_ptr, written_ptr, slots_ptr, n, length, live, stride_xt, stride_written, offs_d, D: tl.constexpr
 ):  # fmt: skip
-    """Write the last three inputs of sequence n, whose first token is at x_ptr and whose state is at states_ptr."""
-    # All rows are loaded before any is stored, so that a short sequence can move its own rows up.
+    """Write the last three inputs of sequence n, given pointers to its first token and to its state."""
+    # All rows are loaded before any is stored, because a short sequence shifts its own rows.
     offs_r = tl.arange(0, 4)  # rows of the state, the fourth unused
     source = length - 3 + offs_r
     mask = (offs_r < 3)[:, None] & (offs_d < D)[None, :]
@@ -79,8 +81,8 @@ def convolution_kernel(
     T, N, stride_xt, stride_wd, stride_wt, stride_states, stride_written,
     D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One program: BLOCK_T tokens of one sequence, BLOCK_D channels. The one that has a sequence's first tokens also
-    writes its state: no other one reads it, for a block is at least as long as what is kept."""
+    """One program: BLOCK_T tokens of one sequence, BLOCK_D channels. The program with a sequence's first tokens also
+    writes its state; no other program reads it, because a block is at least as long as the state."""
     pid = tl.program_id(0)
     blocks_d: tl.constexpr = (D + BLOCK_D - 1) // BLOCK_D
     n, block, first, length = locate(pid // blocks_d, cu_seqlens_ptr, T, N, BLOCK_T)
@@ -112,7 +114,7 @@ def convolution_kernel(
     y *= tl.sigmoid(y)
     tl.store(y_ptr + (offs_t * D)[:, None] + offs_d[None, :], y, mask_t[:, None] & mask_d[None, :])
 
-    if written_ptr is not None:  # noqa: SIM102  # this is known to the compiler, the other on the device
+    if written_ptr is not None:  # noqa: SIM102  # a compile-time condition, the other is not
         if block == 0:
             write_state(
                 x_ptr, states_ptr, written_ptr, written_slots_ptr, n, length, live, stride_xt, stride_written, offs_d, D

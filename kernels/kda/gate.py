@@ -1,6 +1,6 @@
-"""Triton device functions that turn a token's raw inputs into what the recurrence uses: log decay, beta, unit vectors.
+"""Triton device functions for a token's raw inputs: the gate's log decay, sigmoid, and unit vectors.
 
-Their definition in PyTorch is in reference.py.
+reference.py defines them in PyTorch.
 """
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
@@ -9,7 +9,7 @@ Their definition in PyTorch is in reference.py.
 import triton
 import triton.language as tl
 
-# exp(-104) is 0 in float32, so a stronger gate has the same effect; the floor keeps -inf out of sums and differences.
+# exp(-104) is 0 in float32, so the floor changes no result; it keeps -inf out of sums and differences.
 MIN_LOG_DECAY = tl.constexpr(-104.0)
 
 

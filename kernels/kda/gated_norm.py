@@ -1,4 +1,4 @@
-"""What follows delta attention: the RMS norm of each head's output times the sigmoid of a gate, in one pass."""
+"""The gated norm after delta attention: RMS norm of each head's output times the sigmoid of a gate, in one pass."""
 
 import torch
 from torch import Tensor
@@ -13,16 +13,16 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, bias: Te
 
     Args:
         x: [B, T, HV, V], bf16, fp16 or fp32.
-        gate: [B, T, HV, V], likewise; slices of a fused projection are read in place.
+        gate: [B, T, HV, V], bf16, fp16 or fp32; slices of a fused projection are read in place.
         weight: [V].
         eps: added to the mean square.
-        bias: [HV * V], of the gate; None is zeros.
+        bias: [HV * V], added to the gate; None is zeros.
 
     Returns:
         [B, T, HV, V] in x's dtype, contiguous.
 
     Raises:
-        ValueError: an argument has another shape, dtype or device; it names it.
+        ValueError: an argument is invalid; names the argument, what was expected and what was passed.
     """
     _check(x, gate, weight, bias)
     if not runs_triton(x.device):
@@ -36,7 +36,7 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, bias: Te
 
 
 def gated_rms_norm_reference(x: Tensor, gate: Tensor, weight: Tensor, eps: float, bias: Tensor | None = None) -> Tensor:
-    """The same in plain PyTorch."""
+    """`gated_rms_norm` in plain PyTorch."""
     normed = functional.rms_norm(x.float(), weight.shape, weight.float(), eps)
     gate = gate.float() if bias is None else gate.float() + bias.float().view(gate.shape[2:])
     return (normed * gate.sigmoid()).to(x.dtype)

@@ -1,4 +1,4 @@
-"""The Triton kernel of `gated_rms_norm`, in a file of its own so that importing the wrapper needs no triton."""
+"""The Triton kernel of `gated_rms_norm`, in a separate file so that importing the wrapper does not need triton."""
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -10,7 +10,7 @@ from torch import Tensor
 from .checks import dense_rows
 from .gate import sigmoid
 
-BLOCK = 4096  # numbers of a program, or one row where that is longer
+BLOCK = 4096  # elements per program, or one row where that is longer
 
 
 def launch_gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, bias: Tensor | None, y: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The part of a chunk that needs no state: gate, norms, decay products, triangular inverse, and the tiles of the scan.
+"""The part of a chunk that is independent of the state: gate, norms, decay products, triangular inverse, scan tiles.
 
 One program computes one chunk of one value head. Notation as in arXiv 2510.26692, section 3: G is the inclusive sum of
 g inside the chunk, A the strictly lower part of beta_i <k_i exp(G_i - G_j), k_j>, X = (I + A)^-1. It writes
@@ -6,15 +6,15 @@ g inside the chunk, A the strictly lower part of beta_i <k_i exp(G_i - G_j), k_j
     w = X diag(beta) (exp(G) k),  u = X diag(beta) v,
     scale exp(G) q,  exp(G_C - G) k,  scale tril(<q_i exp(G_i - G_j), k_j>)
 
-How exp(G_i - G_j) stays exact for any gate: the chunk is cut into blocks of 16 tokens. For j in an earlier block it is
-exp(sum from the start of i's block to i) times exp(sum from j to the end of j's block) times the decay of whole blocks
-between; within a block, the same with the halves of 16, 8, 4 and 2 tokens. Every exponent is <= 0, so nothing can
-overflow, and none is a difference of long sums. Where the gate is known to be >= -5 a block's start serves the whole
-block: exponents stay within 80, which bfloat16 and float32 hold. Other gates are looked at: a slice of the columns of K
-whose blocks decay by less than 2^80 each, as nearly all do, needs no halves either.
+exp(G_i - G_j) is exact for any gate because the chunk is cut into blocks of 16 tokens. For j in an earlier block it is
+exp(sum from the start of i's block to i) times exp(sum from j to the end of j's block) times the decay of the whole
+blocks between; within a block, the same applies to the halves of 16, 8, 4 and 2 tokens. Every exponent is <= 0, so
+nothing can overflow, and none is a difference of long sums. If the gate is known to be >= -5, the start of a block can
+be the reference for the whole block: exponents stay within 80, which bfloat16 and float32 hold. Other gates are
+inspected: a slice of the columns of K whose blocks decay by less than 2^80 each, as nearly all do, needs no halves.
 
-The columns of K are worked on 16 at a time, because a [4, 16, 16] tile then lies with one block of tokens in each of
-the four warps: sums over a block, its products and its inverse never leave the warp.
+The columns of K are processed 16 at a time, because a [4, 16, 16] tile then places one block of tokens in each of the
+four warps: sums over a block, its products and its inverse never leave the warp.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -29,8 +29,8 @@ from .inverse import block_inverse, exact_dot, solve, sub_block_inverse
 from .workspace import DECAY, record_size
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-MOST_DOUBLINGS = tl.constexpr(80.0)  # 2^80 leaves room for keys and sums in bfloat16's range
-NEVER, WHERE_STEEP, ALWAYS = 0, 1, 2  # when blocks are halved
+MOST_DOUBLINGS = tl.constexpr(80.0)  # 2^80 leaves headroom for keys and sums in bfloat16's range
+NEVER, WHERE_STEEP, ALWAYS = 0, 1, 2  # when blocks are processed by halves
 
 
 @triton.jit
@@ -74,7 +74,7 @@ def halved_products(q, k, g, kk, qk, h: tl.constexpr, DOT: tl.constexpr, PRECISI
 
 @triton.jit
 def block_products(q, k, g, kk, qk, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """Add all of the decayed <k_i, k_j> and <q_i, k_j> within blocks of 16 tokens, for any gate."""
+    """Add all decayed <k_i, k_j> and <q_i, k_j> within blocks of 16 tokens, for any gate."""
     qk += tl.where(row_of(SUB)[None, :, :] == column_of(SUB)[None, :, :], tl.sum(q * k, 2)[:, :, None], 0.0)
     for level in tl.static_range(4):
         kk, qk = halved_products(q, k, g, kk, qk, 1 << level, DOT, PRECISION)
@@ -131,7 +131,7 @@ def intra_kernel(
     tiles_ptr += DECAY * BLOCK_K
     element = tiles_ptr.dtype.element_ty
     t = first + chunk * C
-    rows = tl.minimum(length - chunk * C, C)  # from here on offsets are small: within a chunk
+    rows = tl.minimum(length - chunk * C, C)  # offsets from here on are small: within a chunk
     q_ptr += t * stride_qt + hv // (HV // H) * K
     k_ptr += t * stride_kt + hv // (HV // H) * K
     v_ptr += t * stride_vt + hv * V
@@ -139,7 +139,7 @@ def intra_kernel(
     offs_c = tl.arange(0, C)
     mask_c = offs_c < rows
 
-    # What comes next is loaded before what is here is worked on, all through this kernel.
+    # Throughout this kernel, the next slice is loaded before the current one is processed.
     offs_next = tl.arange(0, BLOCK_S)
     q_next = load_columns(q_ptr, stride_qt, offs_next, rows, C, K)
     k_next = load_columns(k_ptr, stride_kt, offs_next, rows, C, K)
@@ -199,7 +199,7 @@ def intra_kernel(
         kb = tl.reshape(k_after * from_start[:, None, :], [C, BLOCK_S]) * beta[:, None]
         q_state = scale * tl.reshape(q_after * from_start[:, None, :], [C, BLOCK_S])
         k_state = tl.reshape(k_before * to_end[:, None, :], [C, BLOCK_S])
-        tl.store(tiles_ptr + offs_tile, kb.to(element))  # until w takes its place
+        tl.store(tiles_ptr + offs_tile, kb.to(element))  # until w replaces it
         tl.store(tiles_ptr + tile + offs_tile, q_state.to(element))
         tl.store(tiles_ptr + 2 * tile + offs_tile, k_state.to(element))
         tl.store(decay_ptr + offs_k, e0 * e1 * e2 * e3)
@@ -210,7 +210,7 @@ def intra_kernel(
 
     offs_v = tl.arange(0, BLOCK_V)
     v_next = load_columns(v_ptr, stride_vt, offs_v, rows, C, V)
-    beta = load_beta(beta_ptr, stride_bt, rows, C, BETA_FACTOR)  # again: registers are short in the loop
+    beta = load_beta(beta_ptr, stride_bt, rows, C, BETA_FACTOR)  # loaded again: the loop is short of registers
     tl.debug_barrier()  # every thread's part of kb is in place
     BLOCK_W: tl.constexpr = 64 if BLOCK_K > 64 else BLOCK_K
     offs_w = tl.arange(0, BLOCK_W)

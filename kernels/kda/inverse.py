@@ -1,6 +1,6 @@
 """The triangular inverse (I + A)^-1 of a chunk in float32: by halves within 16 tokens, by a series of blocks above.
 
-Both work on small or short-lived tiles: powers of all of A would reach 1e18 for equal keys, powers of blocks do not.
+Both avoid powers of the whole A, which reach 1e18 for equal keys; powers of blocks do not.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"

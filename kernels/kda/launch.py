@@ -1,8 +1,8 @@
-"""Launches a Triton kernel without binding its arguments anew at every call.
+"""Launches of Triton kernels that bind their arguments only once.
 
-Triton looks at each of some thirty arguments at every launch, to find the compiled kernel that fits them: 50 us on the
-machine where one frame takes 40 us of device time. Whoever can say that a call's arguments are of the same kind as an
-earlier call's (dtypes, 16-byte alignment of pointers, constants, which are None) keeps the compiled kernel instead.
+At every launch Triton inspects about thirty arguments to find the matching compiled kernel: 50 us on a machine where
+one frame takes 40 us of device time. A caller that knows that the arguments are of the same kind as an earlier call's
+(dtypes, 16-byte alignment of pointers, constants, which are None) keeps the compiled kernel instead.
 """
 
 # mypy: disable-error-code="import-untyped"
@@ -14,7 +14,7 @@ from .tuning import Launch
 
 
 class BoundKernel:
-    """One kernel for one kind of arguments. `constants` are its last parameters, the tl.constexpr ones."""
+    """A kernel for one kind of arguments. `constants` are its last parameters, the tl.constexpr ones."""
 
     def __init__(self, kernel: Any, constants: tuple[Any, ...], launch: Launch) -> None:
         self._kernel = kernel
@@ -23,7 +23,7 @@ class BoundKernel:
         self._compiled: Any = None  # stays None in the interpreter
 
     def __call__(self, programs: int, *arguments: Any) -> None:
-        """Launch `programs` programs on the current device and stream; compiles at the first call."""
+        """Launch `programs` programs on the current device and stream; the first call compiles."""
         if self._compiled is None:
             self._compiled = self._kernel[(programs,)](*arguments, *self._constants, **self._options)
         else:
@@ -32,5 +32,5 @@ class BoundKernel:
 
 @cache
 def bound_kernel(kernel: Any, constants: tuple[Any, ...], launch: Launch, kind: tuple[Any, ...]) -> BoundKernel:
-    """The BoundKernel of a kind: two calls with equal `kind` and `constants` must need the same compiled kernel."""
+    """The BoundKernel of a kind. Calls with equal `kind` and `constants` must need the same compiled kernel."""
     return BoundKernel(kernel, constants, launch)

@@ -1,9 +1,10 @@
-"""Kimi Delta Attention for few tokens a sequence: one kernel, each state read and written once, in a pool or alone."""
+"""Kimi Delta Attention for few tokens per sequence: one kernel that reads and writes each state once."""
 
 import torch
 
 from ..backend import runs_triton
 from .checks import check_inputs
+from .options import KdaOptions, KdaTensors
 from .reference import recurrent_kda_reference
 from .state_pool import check_writing, clear_padding, gather_states, rows_are_dense, scatter_states
 
@@ -33,7 +34,7 @@ def fused_recurrent_kda(
     final_state_indices: torch.Tensor | None = None,
     inplace_final_state: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The recurrence of arXiv 2510.26692 (eq. 1) in one launch; meant for up to 64 tokens or so a sequence.
+    """Kimi Delta Attention (arXiv 2510.26692, eq. 1) in one launch, for up to about 64 tokens per sequence.
 
     q, k [B, T, H, K]; v [B, T, HV, V]; g [B, T, HV, K] log decay, or the raw gate with `use_gate_in_kernel` (A_log
     [HV], dt_bias [HV*K], lower_bound); beta [B, T, HV], all bf16, fp16 or fp32; sums and states are fp32. With
@@ -41,19 +42,24 @@ def fused_recurrent_kda(
     `safe_gate` and `cu_seqlens_cpu` change no value.
 
     initial_state: [N, HV, K, V], or [N, HV, V, K] with `state_v_first`; None is zeros. With `state_indices` [N] it is
-    a pool [slots, ...] whose rows are dense (a row's stride is free): sequence n starts from row state_indices[n].
-    -1 is padding: that sequence's outputs are 0 and nothing is written for it.
+    a pool [slots, ...] whose rows are dense (the stride between rows is free): sequence n starts from row
+    state_indices[n]. -1 is padding: that sequence's outputs are 0 and nothing is written for it.
 
-    Where the state goes:
-    - by default nowhere: memory is read and stays as it is, which is how a frame that is no keyframe reads it;
-    - `output_final_state`: a new fp32 tensor, one row a sequence (zeros for padding);
-    - `inplace_final_state`: into `initial_state` (fp32, mutated), at `final_state_indices` [N] if given (-1 skips that
-      sequence's write) and else where it came from. Two sequences must not write one row, nor one write what another
-      reads.
+    Final states are written
 
-    Returns o [B, T, HV, V] in v's dtype, and the new states, `initial_state` itself if in place, or None.
-    Raises ValueError naming the argument, the shape expected and the shape got. Without CUDA (and outside Triton's
-    interpreter) it computes the same in PyTorch.
+    - nowhere by default: the pool is only read, as by frames that are not keyframes;
+    - with `output_final_state` to a new fp32 tensor, one row per sequence (zeros for padding);
+    - with `inplace_final_state` to `initial_state` (fp32, mutated), at rows `final_state_indices` [N] (-1 skips that
+      sequence's write), by default to the rows that were read. Two sequences must not write the same row, nor one write
+      a row that another reads.
+
+    Returns:
+        o [B, T, HV, V] in v's dtype, and the new states, `initial_state` itself if in place, or None.
+
+    Raises:
+        ValueError: an argument is invalid; names the argument, what was expected and what was passed.
+
+    Without CUDA (and outside Triton's interpreter) the same is computed in PyTorch.
 
     >>> tokens = torch.ones(1, 2, 1, 4)  # one sequence of two tokens, one head, K = V = 4
     >>> pool = torch.zeros(3, 1, 4, 4)
@@ -64,40 +70,39 @@ def fused_recurrent_kda(
     >>> states is pool, pool.sum((1, 2, 3)).tolist()
     (True, [0.0, 0.0, 8.0])
     """
-    shape = check_inputs(
-        q, k, v, g, beta, scale=scale, initial_state=initial_state, use_gate_in_kernel=use_gate_in_kernel,
-        A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound, use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, cu_seqlens=cu_seqlens,
-        cu_seqlens_cpu=cu_seqlens_cpu, state_indices=state_indices,
+    written_indices = None
+    if inplace_final_state:
+        written_indices = state_indices if final_state_indices is None else final_state_indices
+    tensors = KdaTensors(
+        q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, state_indices, written_indices, cu_seqlens_cpu
+    )
+    options = KdaOptions(
+        scale, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, use_beta_sigmoid_in_kernel,
+        allow_neg_eigval, lower_bound, state_v_first, inplace_final_state,
     )  # fmt: skip
+    shape = check_inputs(tensors, options)
     check_writing(shape.N, initial_state, state_indices, final_state_indices, inplace_final_state, torch.float32)
-    written_indices = state_indices if final_state_indices is None else final_state_indices
     if not runs_triton(q.device):
-        o, final = recurrent_kda_reference(
-            q, k, v, g, beta, scale=scale, initial_state=gather_states(initial_state, state_indices),
-            output_final_state=True, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-            use_gate_in_kernel=use_gate_in_kernel, A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound,
-            use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel, allow_neg_eigval=allow_neg_eigval,
-            state_v_first=state_v_first, cu_seqlens=cu_seqlens, compute_dtype=torch.float32,
-        )  # fmt: skip
-        assert final is not None
-        clear_padding(o, final, state_indices, cu_seqlens)
-        if inplace_final_state and initial_state is not None:
-            return o, scatter_states(initial_state, final, state_indices, written_indices)
-        return o, final if output_final_state else None
+        return _by_reference(tensors, options)
 
     from .recurrent_triton import launch_recurrent
 
-    read, written = initial_state, initial_state if inplace_final_state else None
-    if read is not None and not rows_are_dense(read):
-        read = read.contiguous()
+    if initial_state is not None and not rows_are_dense(initial_state):
+        tensors = tensors._replace(initial_state=initial_state.contiguous())
+    written = initial_state if inplace_final_state else None
     if output_final_state and not inplace_final_state:
         written = torch.empty(shape.state(state_v_first), dtype=torch.float32, device=q.device)
     o = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    launch_recurrent(
-        shape, (q, k, v, g, beta), (A_log, dt_bias, lower_bound), (read, written),
-        (state_indices, written_indices if inplace_final_state else None), cu_seqlens, o,
-        use_gate=use_gate_in_kernel, use_l2norm=use_qk_l2norm_in_kernel, state_v_first=state_v_first,
-        beta_factor=(2 if allow_neg_eigval else 1) if use_beta_sigmoid_in_kernel else 0,
-    )  # fmt: skip
+    launch_recurrent(shape, tensors, options, written, o)
     return o, written
+
+
+def _by_reference(tensors: KdaTensors, options: KdaOptions) -> tuple[torch.Tensor, torch.Tensor | None]:
+    states = gather_states(tensors.initial_state, tensors.state_indices)
+    gathered = tensors._replace(initial_state=states, state_indices=None)
+    o, final = recurrent_kda_reference(gathered, options._replace(output_final_state=True), torch.float32)
+    assert final is not None
+    clear_padding(o, final, tensors.state_indices, tensors.cu_seqlens)
+    if options.inplace_final_state and tensors.initial_state is not None:
+        return o, scatter_states(tensors.initial_state, final, tensors.state_indices, tensors.written_indices)
+    return o, final if options.output_final_state else None

@@ -1,4 +1,4 @@
-"""The Triton kernel of `fused_recurrent_kda`, in a file of its own so that importing the wrapper needs no triton."""
+"""The Triton kernel of `fused_recurrent_kda`, in a separate file so that importing the wrapper does not need triton."""
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -9,42 +9,34 @@ import triton.language as tl
 
 from .checks import KdaShape, dense_rows
 from .gate import log_decay, unit_rows
+from .options import KdaOptions, KdaTensors
 
-# One warp holds a [BLOCK_K, BLOCK_V] tile of the state in registers: 1,024 floats are 32 registers a thread, a sum over
-# K crosses lanes only, never warps, and one sequence of 16 heads of 128 x 128 is 256 programs. A row of 8 floats is one
-# sector of memory, the least that is read without waste.
+# One warp holds a [BLOCK_K, BLOCK_V] tile of the state in registers: 1,024 floats are 32 registers per thread, sums
+# over K cross lanes but not warps, and one sequence of 16 heads of 128 x 128 is 256 programs. A row of 8 floats is one
+# sector of memory, the smallest read without waste.
 TILE, MIN_BLOCK_V = 1024, 8
 
 
 def launch_recurrent(
-    shape: KdaShape,
-    tokens: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
-    gate: tuple[torch.Tensor | None, torch.Tensor | None, float | None],
-    states: tuple[torch.Tensor | None, torch.Tensor | None],
-    indices: tuple[torch.Tensor | None, torch.Tensor | None],
-    cu_seqlens: torch.Tensor | None,
-    o: torch.Tensor,
-    *,
-    use_gate: bool,
-    use_l2norm: bool,
-    beta_factor: int,
-    state_v_first: bool,
+    shape: KdaShape, tensors: KdaTensors, options: KdaOptions, written: torch.Tensor | None, o: torch.Tensor
 ) -> None:
-    """Launch over checked arguments: tokens (q, k, v, g, beta), gate (A_log, dt_bias, lower_bound), states and
-    indices (read, written). `beta_factor` 0 takes beta as it is, 1 and 2 multiply its sigmoid. Writes `o` and the
-    written state."""
-    rows = [dense_rows(x) for x in tokens]
+    """Launch the kernel for checked arguments; write `o` [B, T, HV, V] and the final states to `written`, if any.
+
+    The initial and the written states may be one tensor; rows of both are dense.
+    """
+    rows = [dense_rows(x) for x in tensors[:5]]
     block_k, block_v = block_sizes(shape.K, shape.V)
     programs = shape.N * shape.HV * triton.cdiv(shape.V, block_v)
     if programs == 0:
         return
-    read, written = states
+    read = tensors.initial_state
     recurrent_kernel[(programs,)](
-        *rows, *gate[:2], o, read, written, cu_seqlens, *indices,
-        shape.T, shape.scale, gate[2],
+        *rows, tensors.A_log, tensors.dt_bias, o, read, written, tensors.cu_seqlens, tensors.state_indices,
+        tensors.written_indices,
+        shape.T, shape.scale, options.lower_bound,
         *(x.stride(1) for x in rows), _slot_stride(read), _slot_stride(written),
         shape.H, shape.HV, shape.K, shape.V, block_k, block_v,
-        use_gate, use_l2norm, beta_factor, state_v_first,
+        options.use_gate_in_kernel, options.use_qk_l2norm_in_kernel, options.beta_factor, options.state_v_first,
         num_warps=1,
     )  # fmt: skip
 
@@ -94,7 +86,7 @@ def recurrent_kernel(
     if read_ptr is not None:
         S += tl.load(read_ptr + read * stride_read + offs_s, mask=mask_s & (read >= 0), other=0.0).to(tl.float32)
 
-    # A padding sequence (read < 0) gets zeros; its tokens are not looked at.
+    # A padding sequence (read < 0) gets zeros; its tokens are not read.
     last = tl.where(read < 0, first, end)
     q_ptrs = q_ptr + (h // (HV // H)) * K + offs_k
     k_ptrs = k_ptr + (h // (HV // H)) * K + offs_k
@@ -104,7 +96,7 @@ def recurrent_kernel(
     for t in range(last, end):
         tl.store(o_ptrs + t * (HV * V), tl.zeros([BLOCK_V], tl.float32), mask=mask_v)
 
-    # Token t + 1 is loaded before token t is used, which hides the loads behind the arithmetic.
+    # Token t + 1 is loaded before token t is used, to hide the loads behind the arithmetic.
     some = first < last
     q_next = tl.load(q_ptrs + first * stride_qt, mask=mask_k & some, other=0.0)
     k_next = tl.load(k_ptrs + first * stride_kt, mask=mask_k & some, other=0.0)

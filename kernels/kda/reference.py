@@ -1,4 +1,4 @@
-"""What Kimi Delta Attention computes, in plain PyTorch: the definition that the Triton kernels are tested against.
+"""Kimi Delta Attention in plain PyTorch: the definition that the Triton kernels are tested against.
 
 Per step t and value head (arXiv 2510.26692, eq. 1):
     S <- diag(exp g_t) S;   S <- S + beta_t k_t (v_t - k_t^T S)^T;   o_t = scale * q_t^T S.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from .checks import REFERENCE_DTYPES, KdaShape, check_inputs, sequence_bounds
+from .options import KdaOptions, KdaTensors
 
 L2_EPS = 1e-6
 
@@ -34,7 +35,7 @@ def gate_reference(
         g = g + dt_bias.to(g.dtype).view(g.shape[-2:])
     rate = g.new_ones(()) if A_log is None else A_log.to(g.dtype).exp()[:, None]
     if lower_bound is None:
-        # softplus without the threshold of torch's, which is wrong by 2e-9 in float64.
+        # softplus without torch's threshold, which causes an error of 2e-9 in float64.
         return -rate * torch.logaddexp(g, g.new_zeros(()))
     return lower_bound * torch.sigmoid(rate * g)
 
@@ -45,104 +46,51 @@ def beta_reference(beta: torch.Tensor, allow_neg_eigval: bool = False) -> torch.
 
 
 def recurrent_kda_reference(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    *,
-    scale: float | None = None,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
-    use_gate_in_kernel: bool = False,
-    A_log: torch.Tensor | None = None,
-    dt_bias: torch.Tensor | None = None,
-    lower_bound: float | None = None,
-    use_beta_sigmoid_in_kernel: bool = False,
-    allow_neg_eigval: bool = False,
-    safe_gate: bool = False,
-    state_v_first: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    cu_seqlens_cpu: torch.Tensor | None = None,
-    chunk_size: int = 64,
-    compute_dtype: torch.dtype = torch.float64,
+    tensors: KdaTensors, options: KdaOptions, compute_dtype: torch.dtype = torch.float64
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The recurrence, token by token.
+    """Kimi Delta Attention token by token.
 
     q, k [B, T, H, K]; v [B, T, HV, V]; g [B, T, HV, K] log decay; beta [B, T, HV]; initial_state [N, HV, K, V], or
     [N, HV, V, K] with `state_v_first`; any floating dtype. With `cu_seqlens` [N+1] B is 1 and N sequences lie end to
-    end. Value head h reads query/key head h // (HV / H). All arithmetic is in `compute_dtype`. `safe_gate`,
-    `cu_seqlens_cpu` and `chunk_size` are accepted and change no value; `A_log`, `dt_bias` and `lower_bound` belong
-    to `use_gate_in_kernel`. Nothing is mutated and nothing returned shares memory with an argument.
+    end. Value head h reads query/key head h // (HV / H). All arithmetic is in `compute_dtype`. Knows no pool of states
+    (no indices, nothing in place); `chunk_size` and `split` change no value. Nothing is mutated and nothing returned
+    shares memory with an argument.
 
-    Returns o [B, T, HV, V] in v's dtype, and the final state in `compute_dtype` (None unless `output_final_state`).
-    Raises ValueError naming the argument, the shape expected and the shape got.
+    Returns:
+        o [B, T, HV, V] in v's dtype, and the final state in `compute_dtype` (None unless `output_final_state`).
+
+    Raises:
+        ValueError: an argument is invalid, see `check_inputs`.
     """
-    shape = check_inputs(
-        q, k, v, g, beta, scale=scale, initial_state=initial_state, use_gate_in_kernel=use_gate_in_kernel,
-        A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound, use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, cu_seqlens=cu_seqlens,
-        cu_seqlens_cpu=cu_seqlens_cpu, chunk_size=chunk_size, dtypes=REFERENCE_DTYPES,
-    )  # fmt: skip
-    tokens = _prepare(q, k, v, g, beta, shape, compute_dtype)
-    if use_gate_in_kernel:
-        tokens = tokens.with_gate(A_log, dt_bias, lower_bound)
-    if use_beta_sigmoid_in_kernel:
-        tokens = tokens.with_sigmoid(allow_neg_eigval)
-    if use_qk_l2norm_in_kernel:
-        tokens = tokens.with_l2norm()
-    states = _initial_states(shape, initial_state, state_v_first, v.device, compute_dtype)
-    o = _scan(_step, 1, tokens, states, shape, cu_seqlens).to(v.dtype)
-    return o, _final_states(states, output_final_state, state_v_first)
+    return _reference(_step, 1, tensors, options, compute_dtype)
 
 
 def chunk_kda_reference(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    *,
-    scale: float | None = None,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
-    use_gate_in_kernel: bool = False,
-    A_log: torch.Tensor | None = None,
-    dt_bias: torch.Tensor | None = None,
-    lower_bound: float | None = None,
-    use_beta_sigmoid_in_kernel: bool = False,
-    allow_neg_eigval: bool = False,
-    safe_gate: bool = False,
-    state_v_first: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    cu_seqlens_cpu: torch.Tensor | None = None,
-    chunk_size: int = 64,
-    compute_dtype: torch.dtype = torch.float32,
+    tensors: KdaTensors, options: KdaOptions, compute_dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The chunked form (arXiv 2510.26692, section 3 and appendix C), one chunk after the other.
+    """Kimi Delta Attention in chunks (arXiv 2510.26692, section 3 and appendix C), one chunk after the other.
 
     Arguments, result and errors are those of `recurrent_kda_reference`, but the arithmetic is float32 by default and
     `chunk_size` (16, 32 or 64) is the number of tokens handled at once. Finite for any gate: every exponent is a sum
     of log decays, so none is positive.
     """
-    shape = check_inputs(
-        q, k, v, g, beta, scale=scale, initial_state=initial_state, use_gate_in_kernel=use_gate_in_kernel,
-        A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound, use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval, state_v_first=state_v_first, cu_seqlens=cu_seqlens,
-        cu_seqlens_cpu=cu_seqlens_cpu, chunk_size=chunk_size, dtypes=REFERENCE_DTYPES,
-    )  # fmt: skip
-    tokens = _prepare(q, k, v, g, beta, shape, compute_dtype)
-    if use_gate_in_kernel:
-        tokens = tokens.with_gate(A_log, dt_bias, lower_bound)
-    if use_beta_sigmoid_in_kernel:
-        tokens = tokens.with_sigmoid(allow_neg_eigval)
-    if use_qk_l2norm_in_kernel:
+    return _reference(_chunk, options.chunk_size, tensors, options, compute_dtype)
+
+
+def _reference(
+    advance: "_Advance", span: int, tensors: KdaTensors, options: KdaOptions, compute_dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    shape = check_inputs(tensors, options, REFERENCE_DTYPES)
+    tokens = _prepare(tensors, shape, compute_dtype)
+    if options.use_gate_in_kernel:
+        tokens = tokens.with_gate(tensors.A_log, tensors.dt_bias, options.lower_bound)
+    if options.use_beta_sigmoid_in_kernel:
+        tokens = tokens.with_sigmoid(options.allow_neg_eigval)
+    if options.use_qk_l2norm_in_kernel:
         tokens = tokens.with_l2norm()
-    states = _initial_states(shape, initial_state, state_v_first, v.device, compute_dtype)
-    o = _scan(_chunk, chunk_size, tokens, states, shape, cu_seqlens).to(v.dtype)
-    return o, _final_states(states, output_final_state, state_v_first)
+    states = _initial_states(shape, tensors, options.state_v_first, compute_dtype)
+    o = _scan(advance, span, tokens, states, shape, tensors.cu_seqlens).to(tensors.v.dtype)
+    return o, _final_states(states, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,37 +115,32 @@ class _Tokens:
         return _Tokens(self.q[:, :, t], self.k[:, :, t], self.v[:, :, t], self.g[:, :, t], self.beta[:, :, t])
 
 
-def _prepare(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    shape: KdaShape,
-    dtype: torch.dtype,
-) -> _Tokens:
+_Advance = Callable[[torch.Tensor, _Tokens], tuple[torch.Tensor, torch.Tensor]]
+
+
+def _prepare(tensors: KdaTensors, shape: KdaShape, dtype: torch.dtype) -> _Tokens:
+    q, k, v, g, beta = tensors[:5]
     q, k = (x.repeat_interleave(shape.group, dim=2) for x in (q, k))  # [B, T, HV, K]
     q, k, v, g, beta = (x.to(dtype).transpose(1, 2) for x in (q, k, v, g, beta))
     return _Tokens(q, k, v, g, beta)
 
 
-def _initial_states(
-    shape: KdaShape, initial: torch.Tensor | None, state_v_first: bool, device: torch.device, dtype: torch.dtype
-) -> torch.Tensor:
+def _initial_states(shape: KdaShape, tensors: KdaTensors, state_v_first: bool, dtype: torch.dtype) -> torch.Tensor:
+    initial = tensors.initial_state
     if initial is None:
-        return torch.zeros(shape.state(False), dtype=dtype, device=device)
+        return torch.zeros(shape.state(False), dtype=dtype, device=tensors.v.device)
     states = initial.transpose(-1, -2) if state_v_first else initial
     return states.to(dtype, copy=True, memory_format=torch.contiguous_format)  # [N, HV, K, V]
 
 
-def _final_states(states: torch.Tensor, wanted: bool, state_v_first: bool) -> torch.Tensor | None:
-    if not wanted:
+def _final_states(states: torch.Tensor, options: KdaOptions) -> torch.Tensor | None:
+    if not options.output_final_state:
         return None
-    return states.transpose(-1, -2).contiguous() if state_v_first else states
+    return states.transpose(-1, -2).contiguous() if options.state_v_first else states
 
 
 def _scan(
-    advance: Callable[[torch.Tensor, _Tokens], tuple[torch.Tensor, torch.Tensor]],
+    advance: _Advance,
     span: int,
     tokens: _Tokens,
     states: torch.Tensor,
@@ -223,7 +166,7 @@ def _chunk(S: torch.Tensor, x: _Tokens) -> tuple[torch.Tensor, torch.Tensor]:
     C = x.g.shape[2]
     i = torch.arange(C, device=x.g.device)
     after = (i[:, None] > i[None, :])[..., None]  # token i is after token j
-    # log of the decay from j to i: summed over the span itself, because a difference of sums from the chunk's start
+    # Log of the decay from j to i, summed over the span itself, because a difference of sums from the chunk's start
     # loses digits after strong gates. [B, HV, C, C, K]
     span = torch.where(after, x.g[:, :, :, None, :], 0.0).cumsum(2)
     decay = span.masked_fill(i[:, None, None] < i[None, :, None], float("-inf")).exp()

@@ -1,8 +1,8 @@
-"""The scan over a sequence's chunks: carries the state in registers and writes the output, one launch.
+"""The scan over a sequence's chunks: carries the state in registers and writes the output, in one launch.
 
-Everything is held transposed, S^T [BLOCK_V, BLOCK_K], so that each product's left operand is the previous product's
-result and stays in registers: the step from one chunk to the next is a chain of tensor core instructions without a
-round trip through shared memory.
+All tiles are transposed, S^T [BLOCK_V, BLOCK_K], so that the left operand of each product is the result of the previous
+one and stays in registers: the step from chunk to chunk is a chain of tensor core instructions without a round trip
+through shared memory.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -43,9 +43,9 @@ def scan_kernel(
     C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     STATE_V_FIRST: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program: one piece of one sequence (the whole, where pieces_ptr is None), one value head, BLOCK_V columns.
+    """One program: one piece of one sequence (all of it if pieces_ptr is None), one value head, BLOCK_V columns.
 
-    It reads and writes the same part of a state, so that a row of a pool can be written where it was read."""
+    A program reads and writes the same part of a state, so that a pool row can be updated in place."""
     BLOCKS_V: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
     pid = tl.program_id(0)
     block, hv, slot = pid % BLOCKS_V, pid // BLOCKS_V % HV, pid // (BLOCKS_V * HV)
@@ -71,7 +71,7 @@ def scan_kernel(
     read = n.to(tl.int64)
     if read_slots_ptr is not None:
         read = tl.load(read_slots_ptr + n).to(tl.int64)
-    live = read >= 0  # a padding sequence gets zeros; its tokens are not looked at
+    live = read >= 0  # a padding sequence gets zeros; its tokens are not read
     S = tl.zeros([BLOCK_V, BLOCK_K], tl.float32)
     if pieces_ptr is not None:
         rows = (slot.to(tl.int64) * HV + hv) * (BLOCK_K + 2 * PAD_V) + BLOCK_K + PAD_V + offs_v

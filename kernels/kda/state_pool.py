@@ -1,4 +1,4 @@
-"""What `state_indices` mean, once: the checks of a pool's rows, and reading and writing them as tensors.
+"""Pools of states: checks of their indices, and reads and writes of their rows in PyTorch.
 
 A pool is a tensor [slots, ...]; sequence n reads row state_indices[n] (-1 is padding: nothing read, outputs 0, nothing
 written) and, in place, writes row final_state_indices[n], by default the row it read (-1 skips the write).
@@ -18,7 +18,7 @@ def check_writing(
     inplace: bool,
     dtype: torch.dtype,
 ) -> None:
-    """Raise ValueError unless the states can be written as asked: in place they are `dtype`, with dense rows."""
+    """Raise ValueError unless final states can be written as requested; in place needs `dtype` and dense rows."""
     if final_state_indices is not None:
         if not inplace or state_indices is None or states is None:
             raise ValueError("final_state_indices: expected inplace_final_state and state_indices with it")
@@ -41,7 +41,7 @@ def rows_are_dense(states: torch.Tensor) -> bool:
 
 
 def gather_states(states: torch.Tensor | None, indices: torch.Tensor | None) -> torch.Tensor | None:
-    """The states of all sequences [N, ...], some row for padding; `states` itself where there are no indices."""
+    """The states of all sequences [N, ...], an arbitrary row for padding; `states` itself without indices."""
     if states is None or indices is None:
         return states
     return states.index_select(0, indices.long().clamp(min=0))
@@ -50,9 +50,9 @@ def gather_states(states: torch.Tensor | None, indices: torch.Tensor | None) -> 
 def clear_padding(
     o: torch.Tensor, final: torch.Tensor | None, indices: torch.Tensor | None, cu_seqlens: torch.Tensor | None
 ) -> None:
-    """Zero what padding sequences computed, in outputs [B, T, ...] and final states [N, ...], both mutated.
+    """Zero the outputs [B, T, ...] and final states [N, ...] of padding sequences, in place.
 
-    Does not wait for the device.
+    Does not synchronise with the device.
     """
     if indices is None:
         return
@@ -69,7 +69,7 @@ def clear_padding(
 def scatter_states(
     states: torch.Tensor, final: torch.Tensor, read: torch.Tensor | None, written: torch.Tensor | None
 ) -> torch.Tensor:
-    """Write final states [N, ...] into the pool, which is mutated and returned. Does not wait for the device."""
+    """Write final states [N, ...] to the pool, mutated and returned. Does not synchronise with a CUDA device."""
     if read is None or written is None:
         return states.copy_(final)
     if runs_triton(states.device):

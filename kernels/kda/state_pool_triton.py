@@ -1,4 +1,4 @@
-"""The Triton kernel that copies states into a pool: PyTorch's masked writes would wait for the device to count rows."""
+"""The Triton kernel that scatters states into a pool; PyTorch's masked writes would synchronise to count rows."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
 
@@ -10,7 +10,7 @@ BLOCK = 1024
 
 
 def launch_scatter(states: torch.Tensor, final: torch.Tensor, read: torch.Tensor, written: torch.Tensor) -> None:
-    """states[written[n]] = final[n] wherever read[n] and written[n] are not negative. Rows of both are dense."""
+    """Launch states[written[n]] = final[n] where neither read[n] nor written[n] is negative. Rows of both are dense."""
     final = final.contiguous()
     row = final[0].numel() if len(final) else 0
     if row:

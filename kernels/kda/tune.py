@@ -1,8 +1,8 @@
-"""Makes and checks the table of this device: `python -m retinad.kernels.kda.tune [--check] [--write] [key ...]`.
+"""Tunes and checks the table of this device: `python -m retinad.kernels.kda.tune [--check] [--write] [key ...]`.
 
-Triton has compiled some choices of warps and blocks of such kernels wrongly on Hopper, so a configuration is timed only
-after its results agreed with the float64 recurrence, whole and in pieces, with bounded gates, unbounded ones and none.
-A table's key is "<bits of the inputs>-<padded key width>". Without --write the new table is only printed.
+Triton miscompiles some choices of warps and blocks on Hopper, so a configuration is timed only after its results agree
+with the float64 recurrence, whole and in pieces, with bounded gates, unbounded gates and none. A key of the table is
+"<bits of the inputs>-<padded key width>". Without --write the new table is only printed.
 """
 
 import argparse
@@ -18,13 +18,14 @@ import torch
 
 from .bench import call_time_ms
 from .checks import check_inputs
-from .chunk_triton import Options, prepare
+from .chunk_triton import prepare
+from .options import KdaOptions, KdaTensors
 from .reference import recurrent_kda_reference
 from .tuning import KdaConfig, Launch, kda_config
 
 LARGEST_ERROR = {torch.bfloat16: 1e-2, torch.float16: 1e-2, torch.float32: 1e-4}
 KEYS = ("16-64", "16-128", "32-64", "32-128")
-# Changes to try one after the other, each kept if it is right and faster. Few, because each takes seconds to compile.
+# Changes to try in order; each is kept if it is correct and faster. Few, because each takes seconds to compile.
 CANDIDATES: tuple[dict[str, Any], ...] = (
     {"intra": Launch(4, 1)},
     {"intra": Launch(4, 1, 168)},
@@ -42,7 +43,7 @@ CANDIDATES: tuple[dict[str, Any], ...] = (
 
 
 class Problem:
-    """One set of inputs, and its float64 results where they are asked for."""
+    """One set of inputs and options, with the float64 results on request."""
 
     def __init__(
         self, T: int, H: int, D: int, dtype: torch.dtype, lower_bound: float | None, use_gate: bool = True
@@ -52,51 +53,40 @@ class Problem:
         beta = torch.randn(1, T, H, device="cuda", dtype=dtype, generator=random)
         A_log, bias = torch.zeros(H, device="cuda"), torch.randn(H * D, device="cuda", generator=random)
         state = torch.randn(1, H, D, D, device="cuda", generator=random)
-        g = g if use_gate else torch.zeros_like(g)  # nothing forgotten: errors of the inverse show most
-        self.use_gate = use_gate
-        self.tensors = (q, k, v, g, beta, A_log, bias, state, None, None, None)
-        self.shape = check_inputs(q, k, v, g, beta, initial_state=state)
-        self.lower_bound = lower_bound
+        g = g if use_gate else torch.zeros_like(g)  # no decay, which exposes errors of the inverse most
+        self.tensors = KdaTensors(q, k, v, g, beta, A_log, bias, state)
+        self.options = KdaOptions(
+            output_final_state=True, use_qk_l2norm_in_kernel=True, use_gate_in_kernel=use_gate,
+            use_beta_sigmoid_in_kernel=True, lower_bound=lower_bound,
+        )  # fmt: skip
+        self.shape = check_inputs(self.tensors, self.options)
 
     def run(self, config: KdaConfig, split: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        options = Options(
-            lower_bound=self.lower_bound, use_gate=self.use_gate, use_l2norm=True, beta_factor=1, state_v_first=False,
-            chunk_size=64, output_final_state=True, split=split,
-        )  # fmt: skip
+        options = self.options._replace(split=split)
         return prepare(self.shape, self.tensors, None, options, config)(self.tensors)
 
     def expected(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        q, k, v, g, beta, A_log, bias, state, *_ = self.tensors
-        assert q is not None
-        assert k is not None
-        assert v is not None
-        assert g is not None
-        assert beta is not None
-        return recurrent_kda_reference(
-            q, k, v.double(), g, beta, A_log=A_log, dt_bias=bias, lower_bound=self.lower_bound, initial_state=state,
-            output_final_state=True, use_gate_in_kernel=self.use_gate, use_qk_l2norm_in_kernel=True,
-            use_beta_sigmoid_in_kernel=True,
-        )  # fmt: skip
+        return recurrent_kda_reference(self.tensors._replace(v=self.tensors.v.double()), self.options)
 
 
 def error_of(config: KdaConfig, D: int, dtype: torch.dtype) -> float:
     """Largest relative error of outputs and states against the float64 recurrence; infinite if a kernel fails."""
     worst = 0.0
-    gates, sizes = ((-5.0, True), (None, True), (None, False)), ((777, 2), (130, 160))  # few programs, and many
+    gates, sizes = ((-5.0, True), (None, True), (None, False)), ((777, 2), (130, 160))  # few programs and many
     for (lower_bound, use_gate), (T, H) in product(gates, sizes):
         problem = Problem(T, H, D, dtype, lower_bound, use_gate)
         expected = problem.expected()
         for split in (False, True):
             try:
                 results = problem.run(config, split)
-            except Exception as error:  # whatever a compiler raises: the configuration is refused
+            except Exception as error:  # whatever a compiler raises: the configuration is rejected
                 sys.stdout.write(f"  {type(error).__name__}: {str(error)[:100]}\n")
                 return float("inf")
             for got, want in zip(results, expected, strict=True):
                 assert got is not None
                 assert want is not None
                 relative = float((got.double() - want).norm() / want.norm())
-                worst = max(worst, relative if relative == relative else float("inf"))  # NaN is wrong too
+                worst = max(worst, relative if relative == relative else float("inf"))  # NaN counts as wrong
     return worst
 
 
@@ -108,13 +98,13 @@ def time_of(config: KdaConfig, D: int, dtype: torch.dtype) -> float:
 
 
 def tune(key: str) -> KdaConfig:
-    """The best configuration of `key` that is right; raises RuntimeError if not even the present one is."""
+    """The fastest correct configuration for `key`; raises RuntimeError if the present one is incorrect."""
     bits, D = (int(part) for part in key.split("-"))
     dtype = torch.float32 if bits == 32 else torch.bfloat16
     best = kda_config(torch.cuda.get_device_capability(), bits, D)
     error = error_of(best, D, dtype)
     if error > LARGEST_ERROR[dtype]:
-        raise RuntimeError(f"{key}: the present configuration is wrong by {error:.1e}")
+        raise RuntimeError(f"{key}: the present configuration has an error of {error:.1e}")
     best_ms = time_of(best, D, dtype)
     for change in CANDIDATES:
         config = dataclasses.replace(best, **change)
@@ -134,14 +124,14 @@ def check(key: str) -> None:
     error = error_of(kda_config(torch.cuda.get_device_capability(), bits, D), D, dtype)
     sys.stdout.write(f"{key}: error {error:.1e}, at most {LARGEST_ERROR[dtype]:.0e}\n")
     if error > LARGEST_ERROR[dtype]:
-        raise RuntimeError(f"{key}: the table's configuration is wrong by {error:.1e}")
+        raise RuntimeError(f"{key}: the table's configuration has an error of {error:.1e}")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Check the table, or tune it and print or write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("keys", nargs="*", default=KEYS)
-    parser.add_argument("--check", action="store_true", help="only check the present table against the reference")
+    parser.add_argument("--check", action="store_true", help="only check the table against the reference")
     parser.add_argument("--write", action="store_true", help="replace the device's table")
     options = parser.parse_args(arguments)
     if options.check:

@@ -1,7 +1,7 @@
-"""The checked tuning tables: how wide and deep each kernel runs on an architecture. Nothing is tuned at run time.
+"""Checked tuning tables with launch parameters per architecture. Nothing is tuned at run time.
 
-`configs/sm_90.json` and the like are written by `python -m retinad.kernels.kda.tune`, which accepts an entry only after
-comparing every kernel's result with the reference; `configs/generic.json` serves every other device and size.
+Tables such as `configs/sm_90.json` are written by `python -m retinad.kernels.kda.tune`, which accepts an entry only
+after comparing every kernel's result with the reference; `configs/generic.json` serves all other devices and sizes.
 """
 
 import json
@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).parent / "configs"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Warps of a program, stages of its software pipeline, and the most registers of a thread (None: no limit)."""
+    """Warps per program, software pipeline stages, and the register limit per thread (None: no limit)."""
 
     num_warps: int
     num_stages: int
@@ -26,12 +26,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ScanCosts:
-    """What the choice between cutting sequences and not rests on, measured; no result does."""
+    """Measured costs that decide whether sequences are cut; they affect no result."""
 
-    scan_us: float  # one chunk of whole sequences, as long as there are fewer programs than multiprocessors
-    piece_us: float  # one chunk of pieces, their maps included, while programs_per_sm programs fill each multiprocessor
-    chain_us: float  # one piece's step from state to state
-    split_us: float  # what the two further launches take
+    scan_us: float  # one chunk of whole sequences, with fewer programs than multiprocessors
+    piece_us: float  # one chunk of pieces, maps included, with programs_per_sm programs on each multiprocessor
+    chain_us: float  # one piece's step in the chain of states
+    split_us: float  # the two additional launches
     programs_per_sm: int
 
 
@@ -40,12 +40,12 @@ class KdaConfig:
     """One row of a table: the launches of `chunk_kda` for one key width."""
 
     intra: Launch
-    scan: Launch  # of whole sequences: few programs, each as fast as can be
+    scan: Launch  # of whole sequences: few programs, each as fast as possible
     pieces: Launch  # of pieces: many programs
     maps: Launch
     chain: Launch
-    block_s: int  # columns of K that intra_kernel does at once
-    scan_block_v: int  # columns of V of one program
+    block_s: int  # columns of K per step of intra_kernel
+    scan_block_v: int  # columns of V per program
     pieces_block_v: int
     maps_block_r: int  # rows of [M^T; h^T]
     chain_block_v: int
@@ -53,7 +53,7 @@ class KdaConfig:
 
     @classmethod
     def from_row(cls, row: dict[str, object]) -> "KdaConfig":
-        """Read one JSON object; a missing key raises KeyError, a wrong kind of value ValueError."""
+        """Parse one JSON object; raises KeyError for a missing key and ValueError for a value of the wrong type."""
         values: dict[str, Any] = {name: Launch(*_ints(row[name])) for name in LAUNCHES}
         values |= {name: row[name] for name in BLOCKS}
         costs = row["costs"]
@@ -62,7 +62,7 @@ class KdaConfig:
         return cls(**values, costs=ScanCosts(**costs))
 
     def to_row(self) -> dict[str, object]:
-        """What `from_row` reads."""
+        """The JSON object that `from_row` parses."""
         launches = {name: getattr(self, name) for name in LAUNCHES}
         row: dict[str, object] = {
             name: [x for x in (launch.num_warps, launch.num_stages, launch.maxnreg) if x is not None]
@@ -75,7 +75,7 @@ class KdaConfig:
 def kda_config(capability: tuple[int, int], bits: int, block_k: int) -> KdaConfig:
     """Configuration for inputs of `bits` (16 or 32) and keys padded to `block_k`, on a CUDA compute capability.
 
-    Falls back to configs/generic.json, which is correct everywhere and tuned nowhere.
+    Falls back to configs/generic.json, which is correct on every device but tuned for none.
     """
     name = f"{bits}-{block_k}"
     table = _table(f"sm_{capability[0]}{capability[1]}")

@@ -1,7 +1,8 @@
-"""Where intra_kernel leaves one chunk of one value head for the scans.
+"""Layout of the workspace through which intra_kernel passes chunks to the scans.
 
-A record holds, end to end: the decay exp(G_C) [BLOCK_K] in float32 (in the room of DECAY * BLOCK_K elements), then
-w, scale exp(G) q and exp(G_C - G) k [C, BLOCK_K], the attention matrix [C, C] and u^T [PAD_V, C] in the inputs' dtype.
+A record, for one chunk of one value head, holds end to end: the decay exp(G_C) [BLOCK_K] in float32 (which takes the
+space of DECAY * BLOCK_K elements), then w, scale exp(G) q and exp(G_C - G) k [C, BLOCK_K], the attention matrix [C, C]
+and u^T [PAD_V, C] in the inputs' dtype.
 Columns past K and rows past the sequence's end are zeros, so the scans need no masks.
 """
 
@@ -10,7 +11,7 @@ Columns past K and rows past the sequence's end are zeros, so the scans need no 
 import triton
 import triton.language as tl
 
-DECAY_ELEMENTS = 2  # of 16 bits, to a float32
+DECAY_ELEMENTS = 2  # of 16 bits per float32
 DECAY = tl.constexpr(DECAY_ELEMENTS)
 
 

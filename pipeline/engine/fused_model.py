@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from retinad.kernels.attention import attend_ranges
 from retinad.kernels.fused.add_norm import add, add_norm, norm
-from retinad.kernels.fused.kv_copy import evict
+from retinad.kernels.fused.kv_copy import copy_slots
 from retinad.kernels.fused.qk_norm_rope import qk_norm_rope
 from retinad.kernels.fused.qk_norm_rope_types import Append, HeadNorm, RotaryTables
 
@@ -167,7 +167,7 @@ def _across(block: Block, step: _Step, index: int) -> Mix:
     def mix(normed: Tensor) -> Tensor:
         packed, memory = attention.packed(normed), step.memory.layer(index)
         query = torch.empty_like(packed[:, :, 0], memory_format=torch.contiguous_format)
-        evict(memory, step.tables.moves)
+        copy_slots(memory, step.tables.moves)
         append = Append(memory, step.tables.places)
         qk_norm_rope(packed, _head_norm(attention), step.across, query=query, append=append)
         attended = attend_ranges(query, memory, step.tables.ranges)

@@ -1,17 +1,21 @@
-"""What attention to a stream's memory costs on a GPU, and how exact it is: FlashInfer's kernels against dense.
+"""Times attention to a stream's KV cache on a GPU and measures its error: FlashInfer's kernels, `dense` and `triton`.
 
-`python tests/benchmarks/attention_gpu.py` prints the tables of docs/attention.md, with `ranges` the second alone, which
-needs no FlashInfer: the project's own kernel over ranges that are read on the device. A call is one layer of one step:
-the released model makes 24 of them a frame. Each is timed by device events, 30 times after 5 to warm up, median. A
-stream's memory (0.3 GB a layer at 1005 tokens) is larger than the GPU's cache. Errors are norms against float32 of the
-same inputs.
+`python tests/benchmarks/attention_gpu.py` prints the tables of docs/attention.md. With `ranges` it prints only the
+second table, which needs no FlashInfer: the project's own kernel over ranges that are read on the device. A call is one
+layer of one step; the released model makes 24 per frame. Times are medians of 30 calls after 5 to warm up, by device
+events. A stream's KV cache (0.3 GB per layer at 1005 tokens) is larger than the GPU's L2 cache. Errors are norms
+relative to float32 results for the same inputs.
 """
+
+# torch.cuda.Event has no types.
+# mypy: disable-error-code="no-untyped-call"
 
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -36,7 +40,7 @@ CALLS, WARM_UP = 30, 5
 
 @dataclass(frozen=True)
 class Case:
-    """Streams of one age, each with one frame in the step."""
+    """Streams with equally many committed frames, each with one frame in the step."""
 
     name: str
     streams: int
@@ -55,8 +59,8 @@ CASES = (
 )
 
 
-def memories(case: Case) -> list[StreamState]:
-    """Streams with random tokens, as old as the case says."""
+def stream_states(case: Case) -> list[StreamState]:
+    """Streams with random tokens and as many committed frames as the case names."""
     layout = CacheLayout.of(case.stream, case.frame_tokens, SPECIAL)
     ledger = StreamWindow(layout)
     if case.committed:
@@ -70,7 +74,7 @@ def memories(case: Case) -> list[StreamState]:
 
 def milliseconds(call: Callable[[], object], calls: int = CALLS) -> float:
     """Median time of a call on the device."""
-    times = []
+    times: list[float] = []
     for number in range(WARM_UP + calls):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -83,7 +87,7 @@ def milliseconds(call: Callable[[], object], calls: int = CALLS) -> float:
 
 
 def planning_ms(states: list[StreamState], frames: list[int], backend: Backend) -> float:
-    """Median time on the host of making a step: its plan, its tables, their way to the device."""
+    """Median host time to prepare a step: plan it, fill its tables, copy them to the device."""
     times = []
     for _ in range(WARM_UP + CALLS):
         torch.cuda.synchronize()
@@ -93,11 +97,11 @@ def planning_ms(states: list[StreamState], frames: list[int], backend: Backend) 
     return statistics.median(times[WARM_UP:])
 
 
-def error(out: Tensor, query: Tensor, pool: KVCachePool, sights: list[VisibleRanges]) -> float:
+def error(out: Tensor, query: Tensor, pool: KVCachePool, visible: list[VisibleRanges]) -> float:
     """Largest error of a stream's output."""
-    rows, worst = [sight.rows for sight in sights], 0.0
-    for sight, part, actual in zip(sights, query.split(rows), out.split(rows), strict=True):
-        keys, values = seen(pool.layer(0), sight).float().unbind(0)
+    rows, worst = [part.rows for part in visible], 0.0
+    for ranges, part, actual in zip(visible, query.split(rows), out.split(rows), strict=True):
+        keys, values = seen(pool.layer(0), ranges).float().unbind(0)
         expected = attend_all(part.float(), keys, values)
         worst = max(worst, float((actual.float() - expected).norm() / expected.norm()))
     return worst
@@ -105,16 +109,18 @@ def error(out: Tensor, query: Tensor, pool: KVCachePool, sights: list[VisibleRan
 
 def measure(case: Case, name: str, backend: Backend) -> str:
     """A row of the table."""
-    states = memories(case)
+    states = stream_states(case)
     frames = [1 if case.committed else case.stream.scale_frames] * case.streams
     step = Step(states, frames, backend)
     shape = (sum(frames), case.frame_tokens, SHAPE.heads, SHAPE.head_dim)
     query = 2 * torch.randn(shape, device="cuda").to(SHAPE.dtype)
-    sights = [part for state, plan in zip(states, step.plans, strict=True) for part in visible_ranges(state.span, plan)]
-    wrong = error(step.attend(0, query).flatten(0, 1), query.flatten(0, 1), states[0].pool, sights)
+    visible = [
+        part for state, plan in zip(states, step.plans, strict=True) for part in visible_ranges(state.span, plan)
+    ]
+    wrong = error(step.attend(0, query).flatten(0, 1), query.flatten(0, 1), states[0].pool, visible)
     took_ms = milliseconds(lambda: step.attend(0, query))
-    seen = sum(sight.tokens for sight in sights)
-    tera = sum(4 * s.rows * s.tokens for s in sights) * SHAPE.heads * SHAPE.head_dim / took_ms / 1e9
+    seen = sum(part.tokens for part in visible)
+    tera = sum(4 * part.rows * part.tokens for part in visible) * SHAPE.heads * SHAPE.head_dim / took_ms / 1e9
     return (
         f"| {case.name} | {case.streams} | {seen // case.streams} | {name} | {took_ms:.3f} | {tera:.0f} | "
         f"{planning_ms(states, frames, backend):.2f} | {wrong:.1e} |"
@@ -122,8 +128,8 @@ def measure(case: Case, name: str, backend: Backend) -> str:
 
 
 def kernels_of(case: Case, backend: Backend) -> list[str]:
-    """Names of the kernels that a call runs."""
-    states = memories(case)
+    """Names of the kernels that one call launches."""
+    states = stream_states(case)
     step = Step(states, [1] * case.streams, backend)
     query = torch.randn((case.streams, case.frame_tokens, 16, 64), device="cuda").to(SHAPE.dtype)
     step.attend(0, query)
@@ -134,7 +140,7 @@ def kernels_of(case: Case, backend: Backend) -> list[str]:
 
 @dataclass(frozen=True)
 class RangeCase:
-    """Frames of a step, each with ranges (first place, number of places) of one memory; frame s begins s * shift on."""
+    """Frames over ranges (first slot, number of slots) of one KV cache; those of frame s start s * shift later."""
 
     name: str
     frames: int
@@ -143,10 +149,10 @@ class RangeCase:
     shift: int = 0
     head_dim: int = 64
     dtype: torch.dtype = torch.bfloat16
-    memory: torch.dtype | None = None
+    stored: torch.dtype | None = None
 
     @property
-    def places(self) -> Tensor:
+    def slots(self) -> Tensor:
         """[frames, ranges, 2] on the device."""
         rows = [
             [(n + s * self.shift, n + s * self.shift + count) for n, count in self.ranges] for s in range(self.frames)
@@ -155,23 +161,23 @@ class RangeCase:
 
 
 RUN = ((3, 8040), (9001, 55275), (300_000, 1206))
-"""A frame in a run: scale frames, its own window, part of the history."""
+"""A frame among several of its stream in one step: scale frames, its own window, part of the history."""
 
 RANGE_CASES = (
     *(RangeCase("999 + 6, no history", frames, 1005, ((3, 72360),), 72360) for frames in (1, 4, 8)),
     *(RangeCase("999 + 6", frames, 1005, ((3, 78504),), 78504) for frames in (1, 4)),
-    *(RangeCase("a run, three ranges", frames, 1005, RUN, 1005) for frames in (8, 32)),
+    *(RangeCase("several frames a step, three ranges", frames, 1005, RUN, 1005) for frames in (8, 32)),
     RangeCase("777 + 6", 1, 783, ((3, 62520),)),
     *(RangeCase("256 + 6", frames, 262, ((3, 25008),), 25008) for frames in (1, 8)),
     RangeCase("112 + 6", 1, 118, ((3, 14640),)),
     RangeCase("float16", 1, 1005, ((3, 72360),), dtype=torch.float16),
     RangeCase("heads of 128", 1, 1005, ((3, 72360),), head_dim=128),
-    RangeCase("memory in float8", 1, 1005, ((3, 72360),), memory=torch.float8_e4m3fn),
+    RangeCase("cache in float8", 1, 1005, ((3, 72360),), stored=torch.float8_e4m3fn),
 )
 
 
 def replay_ms(call: Callable[[], object]) -> float:
-    """Median time of a call in a captured graph, ten replays in a row: what a captured step pays."""
+    """Median time of a call in a captured graph, ten replays in a row: its cost in a captured step."""
     call()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -185,18 +191,18 @@ def replay_ms(call: Callable[[], object]) -> float:
 
 
 def measure_ranges(case: RangeCase) -> str:
-    """A row of the second table; `dense` only where a frame sees one range."""
-    places = case.places
+    """A row of the second table; `dense` only for frames with one range."""
+    slots = case.slots
     query = 2 * torch.randn((case.frames, case.frame_tokens, 16, case.head_dim), device="cuda").to(case.dtype)
-    memory = torch.randn((2, int(places.max()) + 1000, 16, case.head_dim), device="cuda", dtype=case.dtype)
-    seen = memory if case.memory is None else memory.to(case.memory)
-    out = attend_ranges(query, seen, places)
-    expected = attend_ranges_reference(query, memory, places)
+    kv_cache = torch.randn((2, int(slots.max()) + 1000, 16, case.head_dim), device="cuda", dtype=case.dtype)
+    stored = kv_cache if case.stored is None else kv_cache.to(case.stored)
+    out = attend_ranges(query, stored, slots)
+    expected = attend_ranges_reference(query, kv_cache, slots)
     wrong = float((out.float() - expected).norm() / expected.norm())
-    took_ms = replay_ms(lambda: attend_ranges(query, seen, places, out))
+    took_ms = replay_ms(lambda: attend_ranges(query, stored, slots, out))
     dense = "-"
     if len(case.ranges) == 1:
-        parts = [(query[s], *memory[:, first:stop]) for s, ((first, stop),) in enumerate(places.tolist())]
+        parts = [(query[s], *kv_cache[:, first:stop]) for s, ((first, stop),) in enumerate(slots.tolist())]
         dense = f"{replay_ms(lambda: [attend_all(*part) for part in parts]):.3f}"
     count = sum(count for _, count in case.ranges)
     tera = 4 * case.frames * case.frame_tokens * count * 16 * case.head_dim / took_ms / 1e9
@@ -206,7 +212,7 @@ def measure_ranges(case: RangeCase) -> str:
 @torch.inference_mode()
 def print_ranges() -> None:
     """The second table."""
-    print("| tokens of a frame | frames | places each sees | ms a call | TFLOP/s | dense ms | error |")
+    print("| tokens of a frame | frames | slots per frame | ms a call | TFLOP/s | dense ms | error |")
     print("| --- | --: | --: | --: | --: | --: | --: |")
     for case in RANGE_CASES:
         print(measure_ranges(case), flush=True)
@@ -215,7 +221,7 @@ def print_ranges() -> None:
 @torch.inference_mode()
 def main() -> None:
     device = torch.cuda.get_device_properties(0)
-    kernels = ("fa2", "fa3") if device.major == 9 else ("fa2",)
+    kernels: tuple[Literal["fa2", "fa3"], ...] = ("fa2", "fa3") if device.major == 9 else ("fa2",)
     backends: dict[str, Backend] = {"dense": DenseBackend()}
     backends |= {f"flashinfer {name}": open_flashinfer(SHAPE, name) for name in kernels}
     backends |= {"triton": TritonBackend()}

@@ -1,7 +1,7 @@
-"""Measures the path from a camera to a subscriber without a model or a capture process. Run by `make bench`.
+"""Measures the path from a camera to a subscriber, without a model and a capture process. Run by `make bench`.
 
-What is left is the queue, the worker's hand-over, the message and the socket; `retinad bench` measures all of it. The
-subscriber is a process of its own. The first argument, if given, is the number of frames.
+That leaves the queue, the hand-over to the worker, the message and the socket; `retinad bench` measures the whole path.
+The subscriber runs in its own process. The first argument, if given, is the number of frames.
 """
 
 import logging
@@ -40,7 +40,7 @@ FPS = 200
 
 
 class CopyEngine:
-    """Replaces the model: publishes a copy of the frame, the least that a step does with its pixels."""
+    """Replaces the model: copies the frame, the least that a step does with pixels."""
 
     description = ModelDescription(
         name="copy",
@@ -82,7 +82,7 @@ class CopyEngine:
 
 
 class MemoryCamera:
-    """Frames from memory at an even rate, or as fast as the queue takes them."""
+    """Yields frames from memory at a constant rate, or as fast as the queue takes them."""
 
     def __init__(
         self, config: CameraConfig, queue: FrameQueue, on_status: Callable[[CameraStatus], None], *, first_epoch: int
@@ -94,11 +94,11 @@ class MemoryCamera:
     async def run(self) -> CameraStatus:
         rng = np.random.default_rng(0)
         images = [rng.integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for _ in range(8)]
-        await anyio.sleep(1.0)  # the subscriber connects
-        began = time.monotonic()
+        await anyio.sleep(1.0)  # until the subscriber has connected
+        began_s = time.monotonic()
         for number in range(FRAMES):
             if self._fps:
-                await anyio.sleep(max(0.0, began + number / self._fps - time.monotonic()))
+                await anyio.sleep(max(0.0, began_s + number / self._fps - time.monotonic()))
             stamp = FrameStamp(self.status.camera, 0, number, time.time_ns(), time.monotonic_ns(), None, SIZE)
             await self._queue.put(Frame(stamp, images[number % len(images)]))
         self.status = replace(self.status, state=CameraState.ENDED)
@@ -106,7 +106,7 @@ class MemoryCamera:
 
 
 def listen(endpoint: str, results: Connection) -> None:
-    """Receive until `end`; report frames a second, and the age of the frames."""
+    """Receive until `end`; report the number of records, their rate and the percentiles of their age."""
     ages_ms: list[float] = []
     arrivals: list[float] = []
     with Subscriber(endpoint, kinds=(Kind.FEATURES, Kind.END), timeout_s=60.0) as subscriber:
@@ -122,7 +122,7 @@ def listen(endpoint: str, results: Connection) -> None:
 
 
 def measure(title: str, config: ServiceConfig, **dependencies: Any) -> None:
-    """Run the service with a subscriber until its sources end, and print the results."""
+    """Run the service with one subscriber until its sources end, and print what the subscriber received."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     reader = multiprocessing.get_context("spawn").Process(
         target=listen, args=(config.publish.endpoints[0], theirs), daemon=True
@@ -155,7 +155,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         memory = 'name = "memory"\nsource = "synthetic:"\nmode = "lossless"\n'
-        measure("no model, from memory, flat out", configured(folder, f"[[camera]]\n{memory}"), **copy)
+        measure("no model, from memory, as fast as possible", configured(folder, f"[[camera]]\n{memory}"), **copy)
         measure(f"no model, from memory, {FPS}/s", configured(folder, f"[[camera]]\n{memory}fps = {FPS}\n"), **copy)
 
 

@@ -1,7 +1,7 @@
 """Measures throughput and latency of large records from the publisher to one subscriber. Run by `make bench`.
 
-The subscriber is a process of its own, as in production. Sends never block, so the publisher here waits for the
-subscriber before more than a few records are in flight: this measures the transfer, not the drops.
+The subscriber runs in its own process, as in production. Sends never block, so this publisher waits for the
+subscriber's reports to limit the records in flight: the path is measured, not the dropping.
 """
 
 import multiprocessing as mp
@@ -23,12 +23,12 @@ from retinad.pipeline.publish.publisher import Publisher
 
 MESSAGES = 100
 ROUNDS = 3
-"""The best of these counts: other load on the machine can only reduce it."""
+"""The best round counts: other work on the machine can only slow it down."""
 IN_FLIGHT = 4
 
 
 def subscribe(endpoint: str, messages: int, pipe: Connection) -> None:
-    """Receive that many records, and report each with its age once its first and last bytes have been read."""
+    """Receive records, and report the age of each once its first and last elements have been read."""
     with Subscriber(endpoint, timeout_s=30) as subscriber:
         for _ in range(messages):
             record = subscriber.receive()
@@ -39,7 +39,7 @@ def subscribe(endpoint: str, messages: int, pipe: Connection) -> None:
 
 
 def never_read(endpoint: str, pipe: Connection) -> None:
-    """Subscribe to everything and read nothing."""
+    """Subscribe to everything, but read nothing."""
     with zmq.Context() as context, context.socket(zmq.SUB) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, 1)
@@ -50,7 +50,7 @@ def never_read(endpoint: str, pipe: Connection) -> None:
 
 @contextmanager
 def stuck_subscriber(publisher: Publisher) -> Iterator[None]:
-    """A second subscriber, which never reads."""
+    """Connect another subscriber, which never reads, for the duration of the block."""
     ours, theirs = mp.get_context("spawn").Pipe()
     others = publisher.statistics().subscriptions_total
     process = mp.get_context("spawn").Process(target=never_read, args=(publisher.endpoints[0], theirs))
@@ -65,7 +65,7 @@ def stuck_subscriber(publisher: Publisher) -> Iterator[None]:
         process.join()
 
 
-def features(seq: int, data: "np.ndarray") -> Features:
+def features(seq: int, data: np.ndarray) -> Features:
     stamp = FrameStamp("bench", 0, seq, time.time_ns(), time.monotonic_ns(), None, (640, 480))
     tensor = OutputTensor(TokenOutput.of(0, TokenGroup.PATCH, data.shape, "float16"), data)
     return Features(stamp, 0, seq, True, frozenset(), (518, 392), (28, 37), ((1, 0, 0), (0, 1, 0)), (tensor,))
@@ -74,7 +74,7 @@ def features(seq: int, data: "np.ndarray") -> Features:
 def measure(
     endpoint: str, message_bytes: int, messages: int, in_flight: int, *, beside_stuck: bool = False
 ) -> tuple[float, list[float]]:
-    """GB/s, and each record's age in milliseconds at the subscriber, alone or beside one that never reads."""
+    """Return GB/s and each record's age in milliseconds at the subscriber, alone or beside one that never reads."""
     config = PublishConfig(endpoints=(endpoint,), buffer_mb=max(1, 2 * in_flight * message_bytes >> 20))
     ours, theirs = mp.get_context("spawn").Pipe()
     publisher = Publisher(
@@ -94,9 +94,9 @@ def measure(
         ages_ms: list[float] = []
 
         def take_report() -> None:
-            assert ours.poll(30), "a record was lost: the measurement is void"
+            assert ours.poll(30), "a record was lost: the measurement is invalid"
             age_ns, gaps = ours.recv()
-            assert not gaps, "a record was lost: the measurement is void"
+            assert not gaps, "a record was lost: the measurement is invalid"
             ages_ms.append(age_ns / 1e6)
 
         began = time.perf_counter()

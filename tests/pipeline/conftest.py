@@ -1,4 +1,4 @@
-"""Settings of the pipeline's tests, and their fake cameras and media files."""
+"""Settings of the pipeline tests, and fixtures for fake cameras and media files."""
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from .capture.servers import FakeServer, Handler, draw_number
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Tensors this small lose more to handing work between threads than they gain."""
+    """More threads would slow down work on tensors this small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -22,12 +22,12 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU the pipeline runs the kernels' references, also where the kernels' own tests chose Triton's interpreter.
+    """Run the kernels' PyTorch references on a CPU, even if the kernel tests have chosen Triton's interpreter.
 
-    That takes minutes for a model, and rounds bfloat16 another way.
+    The interpreter takes minutes for a model, and rounds bfloat16 differently.
     """
     if find_spec("triton") is not None:
-        import triton
+        import triton  # type: ignore[import-untyped,unused-ignore]  # no py.typed
 
         monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
 
@@ -47,7 +47,7 @@ def serve() -> Iterator[Callable[[Handler], FakeServer]]:
 
 @pytest.fixture
 def make_video(tmp_path: Path) -> Callable[..., Path]:
-    """Makes a video whose pictures show their number; its container is that of its suffix."""
+    """Writes a video whose frames show their number; the suffix selects the container."""
 
     def make(
         name: str = "a.avi",
@@ -68,10 +68,10 @@ def make_video(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def make_folder(tmp_path: Path) -> Callable[..., Path]:
-    """Makes a folder of PNG pictures that show their number, without leading zeros in their names."""
+    """Writes a folder of PNG images that show their number; their names have no leading zeros."""
 
     def make(frames: int = 24) -> Path:
-        folder = tmp_path / "pictures"
+        folder = tmp_path / "images"
         folder.mkdir()
         for number in range(frames):
             cv2.imwrite(str(folder / f"f{number}.png"), draw_number(number))

@@ -1,4 +1,4 @@
-"""Cameras that a test can cut the power of, freeze, and exchange the pictures of."""
+"""Cameras that a test can power off, freeze, and switch to another image size."""
 
 import itertools
 import socket
@@ -14,10 +14,10 @@ SIZES = ((160, 120), (200, 120), (160, 160))
 
 
 class NetworkCamera:
-    """Motion JPEG over HTTP, from a thread of this process.
+    """Motion JPEG over HTTP, served by a thread of this process.
 
     Attributes:
-        size: width and height of its next pictures.
+        size: width and height of the next images.
         frozen: whether it stays connected but sends nothing.
     """
 
@@ -29,17 +29,17 @@ class NetworkCamera:
         self._server = FakeServer(self._serve)
 
     def source(self, user: str, password: str) -> str:
-        """Its address, with a password that it does not ask for."""
+        """Its address, with credentials that it does not check."""
         return f"http://{user}:{password}@127.0.0.1:{self._server.port}/stream"
 
     def power_off(self) -> None:
-        """Nothing listens any more, and every connection is closed. Idempotent."""
+        """Stop listening and close all connections. Idempotent."""
         if not self._off.is_set():
             self._off.set()
             self._server.stop()
 
     def power_on(self) -> None:
-        """Listen at the same port. Idempotent."""
+        """Listen on the same port again. Idempotent."""
         if self._off.is_set():
             self._off.clear()
             self._server.start()
@@ -56,35 +56,35 @@ class NetworkCamera:
                 return
 
 
-class PictureFolder:
-    """Pictures that are played in turn, some of which are damaged or of another size for a while."""
+class ImageFolder:
+    """Images that are played in order; some can be damaged, or replaced by one of another size, for a while."""
 
     def __init__(self, path: Path, count: int) -> None:
         self.path = path
         self.count = count
         path.mkdir()
         for number in range(count):
-            self.mend(number)
+            self.restore(number)
 
-    def mend(self, number: int) -> None:
-        """A good picture."""
-        self._put(number, encoded(number, SIZES[0]))
+    def restore(self, number: int) -> None:
+        """Write a valid image of the usual size."""
+        self._write(number, encoded(number, SIZES[0]))
 
     def resize(self, number: int) -> None:
-        """One of another size."""
-        self._put(number, encoded(number, SIZES[1]))
+        """Write an image of another size."""
+        self._write(number, encoded(number, SIZES[1]))
 
     def damage(self, number: int) -> None:
-        """One that is cut short."""
-        self._put(number, encoded(number, SIZES[0])[:200])
+        """Write a truncated image."""
+        self._write(number, encoded(number, SIZES[0])[:200])
 
-    def _put(self, number: int, data: bytes) -> None:
+    def _write(self, number: int, data: bytes) -> None:
         draft = self.path.with_name(f"{number}.draft")
         draft.write_bytes(data)
         draft.replace(self.path / f"{number}.jpg")
 
 
 def encoded(number: int, size: tuple[int, int]) -> bytes:
-    """A JPEG picture, different for each number."""
+    """A JPEG image, different for each number."""
     coarse = np.random.default_rng(number).integers(0, 256, (6, 8, 3), np.uint8)
     return cv2.imencode(".jpg", cv2.resize(coarse, size, interpolation=cv2.INTER_CUBIC))[1].tobytes()

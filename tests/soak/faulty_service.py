@@ -1,28 +1,25 @@
-"""The real `retinad`, but for an engine that goes wrong when it is told to. Takes retinad's own command line.
+"""The real `retinad`, with a model that fails on request. Takes retinad's own command line.
 
-A word in the file that SOAK_FAULT names is a fault of the next run of the model; the file is then gone.
+A word in the file that SOAK_FAULT names selects a fault for the next forward pass, which deletes the file.
 """
 
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from retinad.daemon.cli import app as cli
-from retinad.daemon.config.load import ServiceConfig
-from retinad.daemon.service import service
-from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.model_runner import Batch, WhileDeviceBusy
+from retinad.pipeline.engine.model_runner import Batch, ModelRunner, WhileDeviceBusy
+from retinad.pipeline.frames import Features
 
 HANG_S = 0.7
-"""A step that hangs for a moment: shorter than the watchdog's patience."""
+"""How long a hanging step takes: less than the watchdog's timeout."""
 
 
 def raises(batch: Batch) -> None:
-    raise ZeroDivisionError("told to raise")
+    raise ZeroDivisionError("requested by the test")
 
 
 def hangs(batch: Batch) -> None:
@@ -30,7 +27,7 @@ def hangs(batch: Batch) -> None:
 
 
 def runs_out_of_memory(batch: Batch) -> None:
-    torch.empty(1 << 50, dtype=torch.uint8)  # PyTorch's own allocator, its own error
+    torch.empty(1 << 50, dtype=torch.uint8)  # PyTorch's own allocator and error
 
 
 def gives_nan(batch: Batch) -> None:
@@ -42,23 +39,23 @@ def gives_nan(batch: Batch) -> None:
 FAULTS: tuple[Callable[[Batch], None], ...] = (raises, hangs, runs_out_of_memory, gives_nan)
 
 
-def make_engine(config: ServiceConfig) -> Engine:
-    """The service's own engine, its forward wrapped."""
-    engine = service.make_engine(config)
-    order, run = Path(os.environ["SOAK_FAULT"]), engine.model_runner.run
+def inject_faults(request: Path) -> None:
+    """Make every forward pass look for a requested fault first."""
     faults = {fault.__name__: fault for fault in FAULTS}
+    run = ModelRunner.run
 
-    def run_or_fail(batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None = None) -> object:
-        if order.exists():
-            fault = faults[order.read_text()]
-            order.unlink()
+    def run_or_fail(
+        self: ModelRunner, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None = None
+    ) -> list[Features]:
+        if request.exists():
+            fault = faults[request.read_text()]
+            request.unlink()
             fault(batch)
-        return run(batch, started_ns, while_device_busy)
+        return run(self, batch, started_ns, while_device_busy)
 
-    engine.model_runner.run = run_or_fail
-    return engine
+    ModelRunner.run = run_or_fail  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
-    service.Dependencies = partial(service.Dependencies, make_engine=make_engine)
+    inject_faults(Path(os.environ["SOAK_FAULT"]))
     cli.main()

@@ -1,4 +1,4 @@
-"""A run in figures: what the tests assert on, and the table that `make soak` prints."""
+"""The figures of a chaos run: those that the tests assert on, and the table that `make soak` prints."""
 
 import os
 import platform
@@ -13,8 +13,8 @@ from retinad.client import Kind
 from .chaos import Outcome
 from .faults import STEADY
 from .faulty_service import HANG_S
-from .listen import Seen
 from .measure import Sample, p99, slope_per_hour
+from .subscribe import Received
 
 WINDOWS = 6
 
@@ -25,19 +25,19 @@ def late_half(outcome: Outcome) -> list[Sample]:
 
 
 def slope(samples: list[Sample]) -> float:
-    """Growth of the service's memory, MB an hour."""
+    """Growth of the service's memory, in MB an hour."""
     return slope_per_hour([one.at_s for one in samples], [one.resident_mb for one in samples])
 
 
-def timed(outcome: Outcome) -> list[Seen]:
-    """Records of the steady cameras whose age is the service's doing.
+def timed(outcome: Outcome) -> list[Received]:
+    """Features of the steady cameras whose age depends on the service alone.
 
-    Without those of a stream's first block, which come with its last frame, and those of frames that the engine, told
-    to hang, kept waiting.
+    Excluded are those of a stream's first block, which are published with its last frame, and those that waited for
+    the engine while it hung on request.
     """
     return [
         one
-        for one in outcome.seen["good"]
+        for one in outcome.received["good"]
         if one.kind is Kind.FEATURES
         and one.camera in STEADY
         and "warmup" not in one.flags
@@ -47,11 +47,11 @@ def timed(outcome: Outcome) -> list[Seen]:
 
 
 def report(outcome: Outcome) -> str:
-    """The run in words and numbers."""
+    """A summary of the run."""
     late = late_half(outcome)
     private = slope_per_hour([one.at_s for one in late], [one.private_mb for one in late])
     lines = (
-        f"seed {outcome.seed}, {outcome.minutes:g} min, {outcome.blows.total()} blows: {_counts(outcome.blows)}",
+        f"seed {outcome.seed}, {outcome.minutes:g} min, {outcome.faults.total()} faults: {_counts(outcome.faults)}",
         f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, "
         f"torch {torch.__version__}, pyzmq {zmq.__version__}, libzmq {zmq.zmq_version()}",
         *_table(outcome),
@@ -59,7 +59,7 @@ def report(outcome: Outcome) -> str:
         f"before {outcome.before}",
         f"after  {outcome.after}",
         f"counters at the end: {_totals(outcome)}",
-        *(f"subscriber {name}: {_counts(_words(records))}" for name, records in outcome.seen.items()),
+        *(f"subscriber {name}: {_counts(_words(records))}" for name, records in outcome.received.items()),
         f"reloads: {sum(line['event'] == 'reloaded' for line in outcome.log)} taken, "
         f"{sum('old one stays' in str(line['event']) for line in outcome.log)} refused",
         f"exit {outcome.exit_code} after {outcome.exit_s:.2f} s",
@@ -75,6 +75,8 @@ def _table(outcome: Outcome) -> Iterator[str]:
         low_s, high_s = (outcome.began_s + width_s * (number + more) for more in (0, 1))
         here = [one for one in outcome.samples if low_s <= one.at_s < high_s]
         late = sorted(one.age_ms for one in ages if low_s <= one.at_s < high_s)
+        if not here or not late:  # a window of a short run may be spent hanging
+            continue
         median = sorted(here, key=lambda one: one.resident_mb)[len(here) // 2]
         yield (
             f"{width_s * number / 60:5.1f} to {width_s * (number + 1) / 60:5.1f}  {median.resident_mb:11.2f}"
@@ -84,12 +86,12 @@ def _table(outcome: Outcome) -> Iterator[str]:
 
 
 def _totals(outcome: Outcome) -> str:
-    last = {one.camera: one.counters for one in outcome.seen["good"] if one.kind is Kind.END and one.counters}
+    last = {one.camera: one.counters for one in outcome.received["good"] if one.kind is Kind.END and one.counters}
     names = ("captured", "published", "dropped", "failed")
     return ", ".join(f"{sum(getattr(counters, name) for counters in last.values())} {name}" for name in names)
 
 
-def _words(records: list[Seen]) -> Counter[str]:
+def _words(records: list[Received]) -> Counter[str]:
     words = Counter(str(one.kind) for one in records)
     for one in records:
         words.update(dict(one.gaps))

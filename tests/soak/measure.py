@@ -1,4 +1,4 @@
-"""What a process takes, read from /proc, and statistics that a few odd samples do not move."""
+"""The resources of a process, read from /proc, and statistics that are robust against outliers."""
 
 import os
 import time
@@ -11,15 +11,15 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Sample:
-    """A process at one moment.
+    """The resources of a process at one moment.
 
     Attributes:
         at_s: `time.monotonic()`.
-        resident_mb: memory that it holds, of all kinds, in MB (10^6 bytes).
-        private_mb: the part that no file and no shared memory lies behind: the heaps.
+        resident_mb: its resident memory of all kinds, in MB (10^6 bytes).
+        private_mb: the anonymous part of it, without files and shared memory: the heaps.
         threads, descriptors: how many it has.
-        frame_maps: memories of capture processes that it has mapped.
-        load: runnable processes on the machine, the mean of the last minute.
+        frame_maps: shared memories of capture processes that it has mapped.
+        load: runnable processes on the machine, averaged over the last minute.
     """
 
     at_s: float
@@ -32,7 +32,7 @@ class Sample:
 
 
 def sample(pid: int) -> Sample:
-    """The process now."""
+    """Measure a process."""
     folder = Path(f"/proc/{pid}")
     fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
     return Sample(
@@ -47,33 +47,33 @@ def sample(pid: int) -> Sample:
 
 
 def slope_per_hour(at_s: Sequence[float], values: Sequence[float]) -> float:
-    """Theil and Sen's slope: the median of the slopes of all pairs, which a third of wild values does not move."""
+    """The Theil-Sen slope: the median over all pairs of samples. Up to a third of outliers do not move it."""
     at, value = np.asarray(at_s), np.asarray(values)
     first, second = np.triu_indices(len(at), k=1)
     return float(np.median((value[second] - value[first]) / (at[second] - at[first]))) * 3600
 
 
 def p99(values: Iterable[float]) -> float:
-    """The value that one in a hundred is above; NaN of nothing."""
+    """The 99th percentile; NaN if there are no values."""
     values = list(values)
     return float(np.percentile(values, 99)) if values else float("nan")
 
 
 def processes_with(variable: str) -> list[int]:
-    """Processes, and what they started, that were given this `NAME=value` in their environment."""
+    """Processes whose environment has this `NAME=value`, as that of a child process has."""
     folders = (folder for folder in Path("/proc").iterdir() if folder.name.isdigit())
     return [int(folder.name) for folder in folders if variable.encode() in _read(folder / "environ").split(b"\0")]
 
 
 def command_of(pid: int) -> list[str]:
-    """The arguments of a process; none if it is gone."""
+    """The arguments of a process; empty if it has ended."""
     return _read(Path(f"/proc/{pid}/cmdline")).decode(errors="replace").split("\0")[:-1]
 
 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError:  # it ended meanwhile, or is another user's
+    except OSError:  # it has ended, or belongs to another user
         return b""
 
 

@@ -1,4 +1,4 @@
-"""Twenty thousand frames cost as much at the end as at the beginning, with epochs and without. Run by `make soak`."""
+"""A stream costs as much after 20,000 frames as at its start, with and without epochs. Run by `make soak`."""
 
 import resource
 import time
@@ -16,7 +16,7 @@ from retinad.pipeline.frames import Features, Frame, FrameStamp
 
 FRAMES = 20_000
 WINDOW = 2_000
-"""Frames that a row of the table is over. The history is full, and epochs have come and gone, within the first."""
+"""Frames in a row of the table. Within the first row the history fills up and epochs end."""
 
 SIZE = (28, 28)
 MODEL = ModelConfig(
@@ -28,22 +28,21 @@ MODEL = ModelConfig(
 STREAM = StreamConfig(scale_frames=4, window=8, history_frames=64)
 HYBRID = replace(MODEL, network=replace(MODEL.network, depth=2, mixers=("kda", "attention")), output=OutputConfig((1,)))
 
+YOUNG_EVERY = 4
+"""A second, young stream of the same settings gets a frame after every four of the first."""
 
-EVERY = 4
-"""A stream beside it, of the same settings, gets one frame in so many ..."""
+YOUNG_FRAMES = 250
+"""The young stream is restarted after this many of its own frames."""
 
-YOUNG = 250
-"""... and is begun again after so many of its own."""
-
-FULL = 100
-"""Frames after which a stream's memory is full, so that it costs what an older one's costs."""
+FULL_FRAMES = 100
+"""Frames until a stream's memory is full, so that it costs as much as an older stream."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What some frames cost: the state's bytes, the process's, and the median time of a frame.
+    """The cost of some frames: bytes of the state and of the process, and the median time of a frame.
 
-    A shared machine is now faster, now slower: hence the time of a young stream beside it, in turn.
+    The speed of a shared machine varies, so the times of a young stream are measured in turn with the old one's.
     """
 
     frames: int
@@ -81,13 +80,13 @@ def rows(model: ModelConfig, stream: StreamConfig) -> Iterator[Row]:
         engine.open_stream("old", stream, ResizeMode.CROP)
         for number in range(FRAMES):
             old_ms.append(step_ms(engine, "old", number, waits=number < stream.scale_frames - 1))
-            if number % EVERY == 0:
-                age = number // EVERY % YOUNG
+            if number % YOUNG_EVERY == 0:
+                age = number // YOUNG_EVERY % YOUNG_FRAMES
                 if age == 0:
                     engine.close_stream("young")
                     engine.open_stream("young", stream, ResizeMode.CROP)
                 time_ms = step_ms(engine, "young", age, waits=age < stream.scale_frames - 1)
-                if age >= FULL:
+                if age >= FULL_FRAMES:
                     young_ms.append(time_ms)
             if len(old_ms) == WINDOW:
                 state = engine.statistics().streams[0]
@@ -97,14 +96,14 @@ def rows(model: ModelConfig, stream: StreamConfig) -> Iterator[Row]:
                 young_ms.clear()
 
 
-PICTURES = [np.random.default_rng(n).integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for n in range(16)]
+IMAGES = [np.random.default_rng(n).integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for n in range(16)]
 
 
 def step_ms(engine: Engine, camera: str, number: int, *, waits: bool) -> float:
-    frame = Frame(FrameStamp(camera, 0, number, 0, 0, None, SIZE), PICTURES[number % 16])
-    began = time.thread_time()
+    frame = Frame(FrameStamp(camera, 0, number, 0, 0, None, SIZE), IMAGES[number % 16])
+    began_s = time.thread_time()
     outcomes = engine.step([frame])
-    took_s = time.thread_time() - began
+    took_s = time.thread_time() - began_s
     assert bool(outcomes) is not waits
     assert all(isinstance(outcome, Features) for outcome in outcomes)
     return took_s * 1e3
@@ -114,7 +113,7 @@ def step_ms(engine: Engine, camera: str, number: int, *, waits: bool) -> float:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("epoch_frames", [0, 320], ids=["epochs off", "epochs of 320"])
 @pytest.mark.parametrize("model", [MODEL, HYBRID], ids=["attention", "hybrid"])
-def test_bytes_and_time_a_frame_stay_as_they_are(model: ModelConfig, epoch_frames: int) -> None:
+def test_bytes_and_time_of_a_frame_stay_constant(model: ModelConfig, epoch_frames: int) -> None:
     stream = StreamConfig(STREAM.scale_frames, STREAM.window, 1, STREAM.history_frames, epoch_frames=epoch_frames)
     print(f"\n{model.network.global_mixers}, epoch_frames = {epoch_frames}")
     print(" frames  state kB  recent kB  resident MB  old ms  young ms  ratio")

@@ -1,5 +1,6 @@
-"""The fused residual sum and norm are PyTorch's addcmul and LayerNorm, and touch nothing beside their rows."""
+"""The fused residual sum and norm equal PyTorch's addcmul and LayerNorm, and write only their rows."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -9,7 +10,7 @@ from torch.nn import functional
 
 from retinad.kernels.fused import add, add_norm, norm
 
-from ..kda.oracle import BFLOAT16, FLOAT16, FLOAT32, assert_close, guarded
+from ..guards import BFLOAT16, FLOAT16, FLOAT32, WithoutTriton, assert_close, guarded
 from .tolerances import ONE_SUM, TOLERANCE
 
 EPS = 1e-5
@@ -33,7 +34,7 @@ class Case:
 
 
 def make(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Case:
-    """A residual stream that is far from mean 0, as real ones are; NaN lies around every tensor."""
+    """A residual stream whose mean is far from 0, as in a real network; every tensor is surrounded by NaN."""
     random = torch.Generator().manual_seed(sum(shape))
     C = shape[-1]
 
@@ -46,7 +47,7 @@ def make(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Ca
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 384), (5, 768), (3, 1024), (2, 2048), (13, 256), (7, 100), (2, 3, 384)], ids=str)
-def test_equals_the_sum_and_the_norm_in_float64(device: torch.device, dtype: torch.dtype, shape: tuple) -> None:
+def test_equals_sum_and_norm_in_float64(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     case = make(shape, dtype, device)
     summed, out = case.summed, guarded(torch.full(shape, float("nan"), dtype=dtype, device=device))
     add_norm(case.x, case.branch, case.gamma, case.weight, case.bias, out, EPS)
@@ -69,8 +70,8 @@ def test_each_half_alone(device: torch.device, dtype: torch.dtype) -> None:
     assert torch.equal(alone, out)
 
 
-def test_frames_that_stand_apart(device: torch.device) -> None:
-    """Patch tokens without the special ones are normed into a wider buffer, whose other rows stay as they are."""
+def test_free_frame_stride(device: torch.device) -> None:
+    """Patch tokens without the special ones are normed into a wider buffer whose other rows are unchanged."""
     case = make((2, 9, 256), FLOAT32, device)
     wide, marks = case.x[:, 5:], torch.full((2, 10, 256), -1.0, device=device)
     norm(wide, case.weight, case.bias, marks[:, 6:], EPS)
@@ -97,12 +98,12 @@ def test_a_row_of_nan_spoils_no_other(device: torch.device) -> None:
     assert out.isfinite().all(1).tolist() == [True, True, False, True, True, True]
 
 
-def test_pytorch_does_the_same(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Triton cannot run, the reference stands in, strides and all."""
+def test_pytorch_does_the_same(device: torch.device, without_triton: WithoutTriton) -> None:
+    """Where Triton cannot run, the reference serves the same calls, strides included."""
     case = make((2, 5, 384), BFLOAT16, device)
     kept, out, out_want = case.x.clone(), *torch.zeros(2, 2, 7, 384, dtype=BFLOAT16, device=device)
     add_norm(case.x, case.branch, case.gamma, case.weight, case.bias, out[:, 2:], EPS)
-    monkeypatch.setattr("retinad.kernels.fused.add_norm.runs_triton", lambda device: False)
+    without_triton(add_norm)
     add_norm(kept, case.branch, case.gamma, case.weight, case.bias, out_want[:, 2:], EPS)
     assert_close(case.x, kept, ONE_SUM)
     assert_close(out, out_want, 1.1 * TOLERANCE[BFLOAT16])  # the reference rounds
@@ -111,21 +112,22 @@ def test_pytorch_does_the_same(device: torch.device, monkeypatch: pytest.MonkeyP
 def test_wrong_arguments_are_refused(device: torch.device) -> None:
     case = make((4, 256), BFLOAT16, device)
     out = torch.empty_like(case.branch)
-    for call, message in [
+    refused: list[tuple[Callable[[], object], str]] = [
         (
             lambda: norm(case.x[:0], case.weight, case.bias, out[:0], EPS),
-            r"x: expected a tensor \[0, 256\] that is not",
+            r"x: expected a non-empty tensor \[0, 256\]",
         ),
         (lambda: norm(case.branch, case.weight, case.bias, out, EPS), "x: expected torch.float32, got torch.bfloat16"),
         (lambda: norm(case.x[0], case.weight, case.bias, out[0], EPS), r"x: expected \[N, C\] or \[F, P, C\]"),
         (lambda: norm(case.x.T, case.weight, case.bias, out, EPS), "x: expected dense rows of 4, got strides"),
-        (lambda: norm(case.x, case.weight[1:], case.bias, out, EPS), r"weight: expected a tensor \[256\]"),
-        (lambda: norm(case.x, case.weight, case.bias, out[1:], EPS), r"out: expected a tensor \[4, 256\]"),
+        (lambda: norm(case.x, case.weight[1:], case.bias, out, EPS), r"weight: expected a non-empty tensor \[256\]"),
+        (lambda: norm(case.x, case.weight, case.bias, out[1:], EPS), r"out: expected a non-empty tensor \[4, 256\]"),
         (lambda: add(case.x, case.branch.long(), case.gamma), "branch: expected torch.bfloat16 or"),
         (lambda: add(case.x, case.branch, case.gamma.half()), "gamma: expected torch.float32"),
         (lambda: add(case.x, case.branch.to("meta"), case.gamma), "branch: expected a tensor on"),
         (lambda: add(case.x[:2], case.branch[::2], case.gamma), "branch: expected a contiguous tensor"),
-    ]:
+    ]
+    for call, message in refused:
         with pytest.raises(ValueError, match=message):
             call()
 

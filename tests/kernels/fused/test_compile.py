@@ -1,34 +1,29 @@
 """Every kernel of the package compiles for Hopper and keeps its numbers in registers."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+from ..compiling import run_program
+
 SPECIALISED = """
-from retinad.kernels.fused import moves_triton, rotary_triton, sums_triton
-for kernel in (moves_triton.evict_kernel, rotary_triton.qk_norm_rope_kernel, sums_triton.add_norm_kernel):
+from retinad.kernels.fused.add_norm_triton import add_norm_kernel
+from retinad.kernels.fused.kv_copy_triton import copy_slots_kernel
+from retinad.kernels.fused.qk_norm_rope_triton import qk_norm_rope_kernel
+for kernel in (copy_slots_kernel, qk_norm_rope_kernel, add_norm_kernel):
     print(*(x.name for x in kernel.params if not (x.is_constexpr or x.do_not_specialize or x.name.endswith("_ptr"))))
 """
 
 
-def test_nothing_is_compiled_anew_for_another_size_of_the_memory_or_of_pictures() -> None:
-    """Triton compiles for numbers that 16 divides and for others: T, P and N are either from camera to camera. What is
-    left is a multiple of the channels, and divided by 16 in every network."""
-    environment = os.environ | {"TRITON_INTERPRET": "0"}
-    run = subprocess.run(
-        [sys.executable, "-c", SPECIALISED], env=environment, capture_output=True, text=True, check=True
-    )
-    assert run.stdout.splitlines() == ["stride_values", "stride_values stride_table eps", "stride_xf stride_of eps"]
+def test_other_sizes_of_the_cache_or_of_images_compile_nothing() -> None:
+    """Triton compiles separately for numbers that are multiples of 16, and T, P and N may be either from camera to
+    camera. The numbers that remain are multiples of the channels, and divisible by 16 in every network."""
+    lines = run_program(["-c", SPECIALISED])
+    assert lines == ["stride_values", "stride_values stride_table eps", "stride_xf stride_of eps"]
 
 
 def test_compiles_for_hopper_without_spilling(tmp_path: Path) -> None:
-    """In a process of its own, because the interpreter replaces the compiler; no device is needed."""
-    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    program = Path(__file__).with_name("compile_fused.py")
-    run = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert len(run.stdout.splitlines()) == 26
-    for line in run.stdout.splitlines():
+    """In a separate process, because the interpreter replaces the compiler; no device is needed."""
+    lines = run_program(["-m", "tests.kernels.fused.compile_ahead"], tmp_path)
+    assert len(lines) == 26
+    for line in lines:
         assert "STACK:0" in line, line
         assert "LOCAL:0" in line, line

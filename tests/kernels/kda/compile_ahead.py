@@ -1,48 +1,23 @@
-"""Compiles kernels for Hopper without a device and prints what each uses: a program, to run outside the interpreter."""
+"""Compiles the delta attention kernels for Hopper without a device and prints what each uses.
 
-import re
-import subprocess
-import sys
-import tempfile
+`python -m tests.kernels.kda.compile_ahead`, outside Triton's interpreter.
+"""
+
+# mypy: disable-error-code="import-untyped"
+
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from retinad.kernels.kda import conv_triton, gated_norm_triton, recurrent_triton, state_pool_triton
 
-TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+from ..compiling import Case, bare, print_resources
+
 SIZES = [(64, 64), (100, 60), (128, 128), (256, 256)]
 
 
-def compile_for_hopper(kernel: Any, arguments: dict[str, Any], num_warps: int) -> str:
-    """Resources of `kernel`, whose arguments are given by value (constants), or as a type of Triton's ("*fp32")."""
-    signature: dict[str, str] = {}
-    constants: dict[tuple[int], Any] = {}
-    attributes: dict[tuple[int], Any] = {}
-    for i, name in enumerate(kernel.arg_names):
-        value = arguments[name]
-        if not isinstance(value, str):
-            signature[name], constants[(i,)] = "constexpr", value
-            continue
-        signature[name] = value
-        if value.startswith("*") or name.startswith("stride"):
-            attributes[(i,)] = [["tt.divisibility", 16]]
-    source = ASTSource(kernel, signature, constants, attributes)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
-        cubin.write(compiled.asm["cubin"])
-        cubin.flush()
-        usage = subprocess.run(
-            [TOOLS / "cuobjdump", "--dump-resource-usage", cubin.name], capture_output=True, text=True, check=True
-        ).stdout
-    return " ".join(re.findall(r"(?:REG|STACK|SHARED|LOCAL):\d+", usage))
-
-
-def recurrent_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
+def recurrent_cases() -> Iterator[Case]:
     kernel = recurrent_triton.recurrent_kernel
     floats = dict.fromkeys(("A_log_ptr", "dt_bias_ptr", "read_ptr", "written_ptr"), "*fp32")
     ints = dict.fromkeys(("cu_seqlens_ptr", "read_slots_ptr", "written_slots_ptr"), "*i32")
@@ -62,12 +37,7 @@ def recurrent_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
     yield "recurrent, bare", kernel, bare(tokens | others | strides | plain, *floats, *ints, "lower_bound"), 1
 
 
-def bare(arguments: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The arguments of a call that leaves its options out."""
-    return arguments | dict.fromkeys(names)
-
-
-def convolution_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
+def convolution_cases() -> Iterator[Case]:
     kernel = conv_triton.convolution_kernel
     pointers = {name: "*i32" if "slots" in name or "cu_" in name else "*bf16" for name in kernel.arg_names}
     numbers = {name: "i32" for name in kernel.arg_names if not name.endswith("_ptr")}
@@ -78,13 +48,13 @@ def convolution_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
     yield f"{kernel.__name__}, bare", kernel, bare(arguments, *options), 4
 
 
-def scatter_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
+def scatter_cases() -> Iterator[Case]:
     pointers = {"states_ptr": "*fp32", "final_ptr": "*fp32", "read_ptr": "*i32", "written_ptr": "*i64"}
     sizes = {"stride_states": "i32", "ROW": 16 * 64 * 64, "BLOCK": state_pool_triton.BLOCK}
     yield "scatter_kernel", state_pool_triton.scatter_kernel, pointers | sizes, 4
 
 
-def norm_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
+def norm_cases() -> Iterator[Case]:
     pointers = {"x_ptr": "*bf16", "gate_ptr": "*bf16", "weight_ptr": "*fp32", "bias_ptr": "*bf16", "y_ptr": "*bf16"}
     numbers = {"rows": "i32", "stride_xt": "i32", "stride_gt": "i32", "eps": "fp32"}
     for V in (64, 100, 256):
@@ -94,5 +64,4 @@ def norm_cases() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
 
 
 if __name__ == "__main__":
-    for name, kernel, arguments, warps in [*recurrent_cases(), *convolution_cases(), *scatter_cases(), *norm_cases()]:
-        sys.stdout.write(f"{name}: {compile_for_hopper(kernel, arguments, warps)}\n")
+    print_resources([*recurrent_cases(), *convolution_cases(), *scatter_cases(), *norm_cases()])

@@ -1,6 +1,5 @@
-"""Inputs, poisoned memory, the float64 oracle and the list of implementations that the delta attention tests share."""
+"""Inputs, the float64 oracle and the list of implementations that the delta attention tests share."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,23 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from retinad.kernels.kda.recurrent import fused_recurrent_kda
+from retinad.kernels.kda import chunk_kda, fused_recurrent_kda
+from retinad.kernels.kda.options import KdaOptions, KdaTensors
 from retinad.kernels.kda.reference import chunk_kda_reference, recurrent_kda_reference
 
-try:
-    from retinad.kernels.kda.chunk import chunk_kda
-except ModuleNotFoundError:
-    chunk_kda = None
+from ..guards import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close
 
 Attention = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
-
-BAND, MARK = 1024, 77.0  # elements on either side of a guarded tensor, and what they hold where writes are watched
-FLOAT64, FLOAT32, BFLOAT16, FLOAT16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to compute delta attention, and its largest relative error by dtype of the inputs."""
+    """An implementation of delta attention, and its largest relative error by dtype of the inputs."""
 
     name: str
     call: Attention
@@ -34,24 +28,36 @@ class Implementation:
         return self.name
 
 
-RECURRENCE = Implementation(
-    "recurrence",
-    recurrent_kda_reference,
-    {FLOAT64: 1e-13, FLOAT32: 1e-6, BFLOAT16: 4e-3, FLOAT16: 1e-3},
-)
-CHUNKED = Implementation("chunked", chunk_kda_reference, {FLOAT32: 1e-5, BFLOAT16: 4e-3, FLOAT16: 1e-3})
+def grouped(arguments: dict[str, Any]) -> tuple[KdaTensors, KdaOptions]:
+    """Arguments of a public call, by name, grouped for the implementations below it."""
+    tensors = {name: x for name, x in arguments.items() if name in KdaTensors._fields}
+    options = {name: x for name, x in arguments.items() if name not in tensors}
+    return KdaTensors(**tensors), KdaOptions(**options)
+
+
+def recurrence(*, compute_dtype: torch.dtype = FLOAT64, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`recurrent_kda_reference` under the signature of the public calls."""
+    return recurrent_kda_reference(*grouped(arguments), compute_dtype)
+
+
+def chunked(*, compute_dtype: torch.dtype = FLOAT32, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`chunk_kda_reference` under the signature of the public calls."""
+    return chunk_kda_reference(*grouped(arguments), compute_dtype)
+
+
+RECURRENCE = Implementation("recurrence", recurrence, {FLOAT64: 1e-13, FLOAT32: 1e-6, BFLOAT16: 4e-3, FLOAT16: 1e-3})
+CHUNKED = Implementation("chunked", chunked, {FLOAT32: 1e-5, BFLOAT16: 4e-3, FLOAT16: 1e-3})
 FUSED = Implementation("fused_recurrent_kda", fused_recurrent_kda, {FLOAT32: 1e-5, BFLOAT16: 4e-3, FLOAT16: 1e-3})
-# Dot products of bf16 and fp16 inputs are computed on rounded tiles: the public kernels' order of error.
-KERNELS = [FUSED]
-if chunk_kda is not None:
-    KERNELS.append(Implementation("chunk_kda", chunk_kda, {FLOAT32: 1e-4, BFLOAT16: 1e-2, FLOAT16: 1e-2}))
+# Dot products of bf16 and fp16 inputs are computed on rounded tiles, so errors are those of the public kernels.
+CHUNK = Implementation("chunk_kda", chunk_kda, {FLOAT32: 1e-4, BFLOAT16: 1e-2, FLOAT16: 1e-2})
+KERNELS = [FUSED, CHUNK]
 ALL = [RECURRENCE, CHUNKED, *KERNELS]
 
 
 def each(implementations: list[Implementation], *dtypes: torch.dtype) -> pytest.MarkDecorator:
-    """Parametrise a test over implementations and the dtypes (those named, or all that it has) that each supports.
+    """Parametrise a test over implementations and, for each, the given dtypes that it supports (all by default).
 
-    In the interpreter a kernel's float16 runs only where it is named: it is the same code as bfloat16.
+    In the interpreter kernels run in float16 only where it is given: it is the same code as bfloat16.
     """
     cases = [(i, d) for i in implementations for d in (dtypes or everyday_dtypes(i)) if d in i.tolerance]
     return pytest.mark.parametrize(
@@ -66,7 +72,7 @@ def everyday_dtypes(implementation: Implementation) -> list[torch.dtype]:
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments of one call: tokens (q, k, v, g, beta by name) and options."""
+    """Arguments of one call: tokens (q, k, v, g, beta) and other arguments, by name."""
 
     tokens: dict[str, torch.Tensor]
     options: dict[str, Any] = field(default_factory=dict)
@@ -88,14 +94,20 @@ class Call:
         options = {name: change(x) if isinstance(x, torch.Tensor) else x for name, x in self.options.items()}
         return Call({name: change(x) for name, x in self.tokens.items()}, options)
 
-    def run(self, attention: Attention | Implementation) -> tuple[torch.Tensor, torch.Tensor]:
+    def attend(self, attention: Attention | Implementation) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Outputs, and the final states if the options ask for them."""
         attention = attention.call if isinstance(attention, Implementation) else attention
-        o, state = attention(**self.tokens, **{"output_final_state": True} | self.options)
+        return attention(**self.tokens, **{"output_final_state": True} | self.options)
+
+    def run(self, attention: Attention | Implementation) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs and final states, of a call that asks for both."""
+        o, state = self.attend(attention)
+        assert state is not None
         return o, state
 
     def expected(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The float64 recurrence over the same values, on the CPU."""
-        return self.map(lambda x: x.cpu().double() if x.is_floating_point() else x.cpu()).run(recurrent_kda_reference)
+        return self.map(lambda x: x.cpu().double() if x.is_floating_point() else x.cpu()).run(recurrence)
 
 
 def make_call(
@@ -114,7 +126,7 @@ def make_call(
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> Call:
-    """Random tokens, unit keys and a state; with `raw`, what the gate, norm and sigmoid in the kernel are to turn."""
+    """Random tokens, unit keys and a state; with `raw`, inputs for the gate, norm and sigmoid in the kernel."""
     HV = HV or H
     random = torch.Generator().manual_seed(seed)
 
@@ -152,66 +164,10 @@ def make_gate(kind: str, shape: tuple[int, ...], random: torch.Generator) -> tor
     return torch.full(shape, float(kind))
 
 
-def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
-    """Norm of the difference over the norm of what is expected; not finite if `got` is not."""
-    got, want = got.double().cpu(), want.double().cpu()
-    assert got.shape == want.shape
-    if want.numel() == 0:
-        return 0.0
-    return float((got - want).norm() / want.norm().clamp(min=1e-30))
-
-
-def assert_close(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> None:
-    error = relative_error(got, want)
-    assert error <= tolerance, f"relative error {error:.2e} > {tolerance:.0e}"
-
-
 def assert_matches(call: Call, implementation: Implementation) -> None:
-    """Outputs and final states agree with the float64 recurrence, to the tolerance of the inputs' dtype."""
+    """Compare outputs and final states with the float64 recurrence, to the tolerance of the inputs' dtype."""
     tolerance = implementation.tolerance[call.tokens["v"].dtype]
     (o, state), (o_want, state_want) = call.run(implementation), call.expected()
     assert o.dtype == call.tokens["v"].dtype
     assert_close(o, o_want, tolerance)
     assert_close(state, state_want, tolerance)
-
-
-def guarded(x: torch.Tensor, poison: float = float("nan")) -> torch.Tensor:
-    """A copy of x inside a larger buffer whose rest is poisoned (a large count where x holds integers)."""
-    filler = poison if x.is_floating_point() else 1 << 20
-    buffer = torch.full((x.numel() + 2 * BAND,), filler, dtype=x.dtype, device=x.device)
-    inner = buffer[BAND : BAND + x.numel()].view(x.shape)
-    return inner.copy_(x)
-
-
-class GuardedEmpty:
-    """Stands in for torch.empty: NaN inside, so that what is never written shows, and marked bands around."""
-
-    def __init__(self) -> None:
-        self._empty = torch.empty
-        self._buffers: list[torch.Tensor] = []
-
-    def __call__(self, *size: Any, dtype: torch.dtype = FLOAT32, device: Any = None) -> torch.Tensor:
-        shape = tuple(size[0]) if isinstance(size[0], tuple | torch.Size) else size
-        count = math.prod(shape)
-        buffer = self._empty(count + 2 * BAND, dtype=dtype, device=device).fill_(MARK)
-        self._buffers.append(buffer)
-        inner = buffer[BAND : BAND + count]
-        return (inner.fill_(float("nan")) if dtype.is_floating_point else inner).view(shape)
-
-    def assert_bands_are_whole(self) -> None:
-        assert self._buffers
-        for buffer in self._buffers:
-            assert (buffer[:BAND] == MARK).all()
-            assert (buffer[-BAND:] == MARK).all()
-
-
-def sliced(x: torch.Tensor, before: int, after: int, poison: float = float("nan")) -> torch.Tensor:
-    """A copy of x [B, T, ...] as a slice of a wider row, as a fused projection gives it; the rest is poisoned."""
-    width = x[0, 0].numel() if x.numel() else 0
-    rows = torch.full((*x.shape[:2], before + width + after), poison, dtype=x.dtype, device=x.device)
-    rows[..., before : before + width] = x.flatten(2)
-    return (
-        rows[..., before : before + width].unflatten(-1, x.shape[2:])
-        if x.dim() > 3
-        else rows[..., before : before + width]
-    )

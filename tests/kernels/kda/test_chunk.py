@@ -1,4 +1,4 @@
-"""What `chunk_kda` adds to the properties that all implementations share: its sizes, its gates, its memory of calls."""
+"""`chunk_kda` beyond the properties shared by all implementations: its sizes, its gates, its cache of planned calls."""
 
 import inspect
 from itertools import pairwise
@@ -9,7 +9,8 @@ import torch
 from retinad.kernels.kda import chunk
 from retinad.kernels.kda.chunk import chunk_kda
 
-from .oracle import BFLOAT16, FLOAT16, FLOAT32, Implementation, assert_close, assert_matches, guarded, make_call, sliced
+from ..guards import BFLOAT16, FLOAT16, FLOAT32, assert_close, guarded, sliced
+from .oracle import Implementation, assert_matches, make_call
 
 CHUNK = Implementation("chunk_kda", chunk_kda, {FLOAT32: 2e-5, BFLOAT16: 1e-2, FLOAT16: 2e-3})
 
@@ -35,7 +36,7 @@ def test_given_gates_at_every_chunk_size(device: torch.device, gate: str, chunk_
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16, FLOAT16], ids=str)
 def test_gates_in_the_kernel(device: torch.device, dtype: torch.dtype, lower_bound: float | None) -> None:
     call = make_call(40, H=1, HV=2, raw=True, dtype=dtype, device=device).using(lower_bound=lower_bound)
-    if device.type == "cpu" and dtype == BFLOAT16:  # the interpreter's bfloat16 rounds towards zero
+    if device.type == "cpu" and dtype == BFLOAT16:  # the interpreter truncates bfloat16
         _, state = call.run(CHUNK)
         assert_close(state, call.expected()[1], 2e-2)
     else:
@@ -50,7 +51,7 @@ def test_saturated_gate_in_the_kernel(device: torch.device) -> None:
 
 @pytest.mark.parametrize("steep", ["slices", "blocks", "none"])
 def test_columns_that_need_halves_beside_ones_that_do_not(device: torch.device, steep: str) -> None:
-    """In 16 bits the kernel looks at each slice of 16 columns of each chunk."""
+    """For 16-bit inputs the kernel inspects each slice of 16 columns of each chunk."""
     call = make_call(130, K=64, V=24, dtype=BFLOAT16, device=device)
     g = torch.full_like(call.tokens["g"], -0.05)
     if steep == "slices":
@@ -59,7 +60,7 @@ def test_columns_that_need_halves_beside_ones_that_do_not(device: torch.device, 
         g[:, 70:73, :, 5] = -40.0
     call = call.having(g=g)
     for got, want in zip(call.run(CHUNK), call.expected(), strict=True):
-        # The interpreter's bfloat16 rounds towards zero.
+        # The interpreter truncates bfloat16.
         assert_close(got, want, 2e-2 if device.type == "cpu" else 1e-2)
 
 
@@ -81,7 +82,7 @@ def test_nan_gates_stay_visible(device: torch.device) -> None:
 
 
 def test_identical_keys_do_not_blow_up_the_inverse(device: torch.device) -> None:
-    """I + A is as far from normal as it gets: powers of A reach 1e18, its inverse stays near 1."""
+    """I + A is as far from normal as possible: powers of A reach 1e18, its inverse stays near 1."""
     call = make_call(64, gate="0", device=device)
     k = call.tokens["k"][:, :1].expand(-1, 64, -1, -1).contiguous()
     for beta in (1.0, 2.0):
@@ -110,11 +111,11 @@ def test_ragged_sequences_equal_each_alone(device: torch.device, split: bool) ->
 
 
 def test_no_final_state_unless_asked_for(device: torch.device) -> None:
-    assert make_call(3, device=device).using(output_final_state=False).run(CHUNK)[1] is None
+    assert make_call(3, device=device).using(output_final_state=False).attend(CHUNK)[1] is None
 
 
 def test_a_known_call_still_reads_its_values(device: torch.device) -> None:
-    """The second call of a kind takes a shorter way, and must not remember the first one's tensors or lengths."""
+    """The second call of a kind skips the planning, and must not use the first one's tensors or lengths."""
     first, second = (make_call(20, N=2, device=device, seed=seed) for seed in (1, 2))
     for call, cut in ((first, 4), (second, 11)):
         cuts = torch.tensor([0, cut, 20], device=device)
@@ -126,7 +127,7 @@ def test_a_known_call_still_reads_its_values(device: torch.device) -> None:
             second.using(cu_seqlens=cuts.to(device), cu_seqlens_cpu=cuts).run(CHUNK)
 
 
-def test_the_memory_of_calls_is_bounded(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_calls_is_bounded(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk, "MAX_CALLS", 2)
     for T in range(1, 6):
         make_call(T, device=device).run(CHUNK)
@@ -135,7 +136,7 @@ def test_the_memory_of_calls_is_bounded(device: torch.device, monkeypatch: pytes
 
 def test_one_dtype_for_queries_keys_and_values(device: torch.device) -> None:
     call = make_call(3, device=device)
-    with pytest.raises(ValueError, match=r"k, v: expected the dtype of q, torch\.float32, got"):
+    with pytest.raises(ValueError, match=r"k, v: expected the dtype of q \(torch\.float32\), got"):
         call.having(v=call.tokens["v"].half()).run(CHUNK)
 
 
@@ -147,7 +148,7 @@ def test_without_triton_the_reference_answers(monkeypatch: pytest.MonkeyPatch) -
         assert_close(got, wanted, 1e-5)
 
 
-def test_arguments_stand_where_users_of_the_public_kernels_have_them() -> None:
+def test_arguments_keep_the_order_of_the_public_kernels() -> None:
     names = list(inspect.signature(chunk_kda).parameters)
     assert names[:8] == ["q", "k", "v", "g", "beta", "scale", "initial_state", "output_final_state"]
     assert {"A_log", "dt_bias", "cu_seqlens", "cu_seqlens_cpu", "state_v_first", "safe_gate"} <= set(names)

@@ -8,11 +8,12 @@ import torch
 from retinad.kernels.kda import chunk
 from retinad.kernels.kda.chunk import chunk_kda
 
-from .oracle import FLOAT32, Call, Implementation, assert_close, make_call
+from ..guards import FLOAT32, assert_close
+from .oracle import Call, Implementation, make_call
 
 CHUNK = Implementation("chunk_kda", chunk_kda, {FLOAT32: 2e-5})
 CUTS = [0, 2, 20, 20, 56]
-# In Triton's interpreter a call takes seconds: there only the harder way, in pieces.
+# In Triton's interpreter a call takes seconds, so there only the harder path, in pieces, is tested.
 SPLITS = pytest.mark.parametrize("split", [False, True] if torch.cuda.is_available() else [True])
 
 
@@ -44,7 +45,7 @@ def without_pool(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
 
 @cache
 def expected(device: torch.device, split: bool, state_v_first: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs and states of `pooled` by states that are handed over; computed once, since the interpreter is slow."""
+    """Outputs and states of `pooled` without a pool; computed once, because the interpreter is slow."""
     return without_pool(pooled(device, split, state_v_first))
 
 
@@ -52,7 +53,7 @@ def expected(device: torch.device, split: bool, state_v_first: bool = False) -> 
 def test_reading_a_pool_leaves_it_alone(device: torch.device, split: bool) -> None:
     call = pooled(device, split).using(output_final_state=False)
     kept = call.options["initial_state"].clone()
-    o, state = call.run(CHUNK)
+    o, state = call.attend(CHUNK)
     o_want, _ = expected(device, split)
     assert state is None
     assert torch.equal(call.options["initial_state"], kept)
@@ -63,7 +64,7 @@ def test_reading_a_pool_leaves_it_alone(device: torch.device, split: bool) -> No
 
 @SPLITS
 @pytest.mark.parametrize("state_v_first", [False, True])
-def test_out_of_place_gives_one_state_a_sequence(device: torch.device, split: bool, state_v_first: bool) -> None:
+def test_out_of_place_returns_one_state_per_sequence(device: torch.device, split: bool, state_v_first: bool) -> None:
     call = pooled(device, split, state_v_first)
     kept = call.options["initial_state"].clone()
     states, states_want = call.run(CHUNK)[1], expected(device, split, state_v_first)[1]
@@ -84,7 +85,7 @@ def test_in_place_writes_the_slots_it_read(device: torch.device, split: bool) ->
 
 
 @SPLITS
-def test_writes_go_where_they_are_sent_or_nowhere(device: torch.device, split: bool) -> None:
+def test_writes_go_to_the_given_rows_or_nowhere(device: torch.device, split: bool) -> None:
     call = pooled(device, split).using(
         inplace_final_state=True, final_state_indices=torch.tensor([1, 3, -1, -1], device=device)
     )
@@ -106,13 +107,12 @@ def test_padding_is_zeros_whatever_its_tokens_hold(device: torch.device, split: 
     assert torch.equal(states, states_want)
 
 
-@pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(("inplace", "moved"), [(False, False), (True, False), (True, True)])
 def test_pytorch_does_the_same(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, inplace: bool, moved: bool
 ) -> None:
     call = pooled(device, False).using(inplace_final_state=inplace)
-    if moved and inplace:
+    if moved:
         call = call.using(final_state_indices=torch.tensor([1, 3, -1, 2], device=device))
     other = call.using(initial_state=call.options["initial_state"].clone())
     o, states = call.run(CHUNK)
@@ -123,7 +123,7 @@ def test_pytorch_does_the_same(
 
 
 @pytest.mark.parametrize("triton", [True, False])
-def test_a_known_call_reads_its_rows_anew(device: torch.device, monkeypatch: pytest.MonkeyPatch, triton: bool) -> None:
+def test_a_known_call_rereads_its_rows(device: torch.device, monkeypatch: pytest.MonkeyPatch, triton: bool) -> None:
     if not triton:
         monkeypatch.setattr(chunk, "runs_triton", lambda device: False)
     for rows, target in (([4, -1, 0, 2], 5), ([1, 3, -1, 0], 4)):

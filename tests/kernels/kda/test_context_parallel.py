@@ -1,4 +1,4 @@
-"""How sequences are cut into pieces: a property of the plan, and that the result does not depend on the cut."""
+"""Cuts of sequences into pieces: properties of the plan, and results that do not depend on the cut."""
 
 import pytest
 import torch
@@ -9,7 +9,8 @@ from retinad.kernels.kda.chunk import chunk_kda
 from retinad.kernels.kda.context_parallel import MAX_PIECES, SplitPlan, plan_split
 from retinad.kernels.kda.tuning import ScanCosts, kda_config
 
-from .oracle import FLOAT32, Implementation, assert_close, assert_matches, make_call
+from ..guards import FLOAT32, assert_close
+from .oracle import Implementation, assert_matches, make_call
 
 PIECES = Implementation("chunk_kda in pieces", lambda **x: chunk_kda(**x, split=True), {FLOAT32: 1e-5})
 COSTS = kda_config((9, 0), 16, 64).costs
@@ -98,7 +99,7 @@ def test_batches_in_pieces(device: torch.device) -> None:
 
 
 def test_all_pieces_equal_one(device: torch.device) -> None:
-    """The longest chain there can be, with nothing forgotten on the way."""
+    """The longest possible chain, without decay."""
     pieces = 32 if device.type == "cuda" else 6
     call = make_call(pieces * 16, V=8, gate="0", device=device).using(chunk_size=16)
     o, state = call.using(split=False).run(chunk_kda)

@@ -1,4 +1,4 @@
-"""The norm after delta attention is the one written out in float64, on slices and for every width and dtype."""
+"""The gated norm after delta attention equals the formula in float64, on slices and for every width and dtype."""
 
 import pytest
 import torch
@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from retinad.kernels.kda import gated_norm
 from retinad.kernels.kda.gated_norm import gated_rms_norm
 
-from .oracle import BFLOAT16, FLOAT16, FLOAT32, GuardedEmpty, assert_close, guarded, sliced
+from ..guards import BFLOAT16, FLOAT16, FLOAT32, GuardedEmpty, assert_close, guarded, sliced
 
 EPS = 1e-5
 TOLERANCE = {FLOAT32: 1e-6, BFLOAT16: 8e-3, FLOAT16: 1e-3}
-"""Sums are float32; results are rounded once, by 2^-9 and 2^-12 of them, twice that in the interpreter."""
+"""Sums are float32; results are rounded once, to within 2^-9 and 2^-12, twice that in the interpreter."""
 
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -50,7 +50,7 @@ def test_slices_and_poison(device: torch.device) -> None:
     assert torch.equal(y, again)
 
 
-def test_every_number_is_written_and_none_beside(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_output_is_written_and_all_of_it(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     x, gate, weight, bias = inputs((1, 67, 2, 60), FLOAT32, device)
     memory = GuardedEmpty()
     monkeypatch.setattr(torch, "empty", memory)

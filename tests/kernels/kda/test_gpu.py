@@ -1,42 +1,31 @@
-"""The chunked kernels on a CUDA device against the float64 recurrence: every size, length, gate, dtype and layout.
+"""The chunked kernels on a CUDA device against the float64 recurrence: sizes, lengths, gates, dtypes and layouts.
 
 `python -m pytest -m gpu -n 12 tests/kernels/kda` takes two or three minutes on one card, most of it compiling.
 """
+
+from typing import Any
 
 import pytest
 import torch
 
 from retinad.kernels.kda.chunk import chunk_kda
 
-from .oracle import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    Call,
-    Implementation,
-    assert_close,
-    assert_matches,
-    guarded,
-    make_call,
-    relative_error,
-    sliced,
-)
+from ..guards import BFLOAT16, FLOAT16, FLOAT32, assert_close, guarded, relative_error, sliced
+from .oracle import CHUNK, Call, Implementation, assert_matches, make_call
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
-TOLERANCE = {FLOAT32: 1e-4, BFLOAT16: 1e-2, FLOAT16: 1e-2}
-CHUNK = Implementation("chunk_kda", chunk_kda, TOLERANCE)
 IN_PIECES = Implementation(
     "chunk_kda in pieces",
     lambda **arguments: chunk_kda(**arguments, split=True),
-    {dtype: 2 * error for dtype, error in TOLERANCE.items()},
+    {dtype: 2 * error for dtype, error in CHUNK.tolerance.items()},
 )
 GATES = ["-5", "-20", "0", "mixed", "softplus", "bounded"]
 DTYPES = [FLOAT32, BFLOAT16, FLOAT16]
 
 
-def gated(gate: str, T: int, **sizes: object) -> Call:
-    """A call whose decay comes from the gate in the kernel, or is given as it is."""
+def gated(gate: str, T: int, **sizes: Any) -> Call:
+    """A call whose decay comes from the gate in the kernel, or is given directly."""
     call = make_call(T, raw=gate in ("softplus", "bounded"), gate=gate, device="cuda", **sizes)
     call = call.using(lower_bound=-5.0) if gate == "bounded" else call
     return call.map(guarded)
@@ -81,8 +70,8 @@ def test_gates(K: int, V: int, gate: str, dtype: torch.dtype, implementation: Im
 @pytest.mark.parametrize(("K", "V"), [(16, 24), (64, 64), (128, 128)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(FLOAT32, 1e-5), (BFLOAT16, 1e-2), (FLOAT16, 3e-3)], ids=str)
 def test_inverse_without_decay(K: int, V: int, dtype: torch.dtype, tolerance: float) -> None:
-    """Keys that overlap and nothing forgotten: a lost term of the inverse, as one compiler left, is an error of 1e-2
-    at K = 64 and of 1e-1 at K = 16."""
+    """Overlapping keys without decay: losing a term of the inverse, as one compiler did, causes an error of 1e-2 at
+    K = 64 and of 1e-1 at K = 16."""
     call = gated("0", 700, K=K, V=V, dtype=dtype)
     for got, want in zip(call.run(CHUNK), call.expected(), strict=True):
         assert_close(got, want, tolerance)
@@ -148,7 +137,7 @@ def test_32_pieces_at_most_double_the_error(gate: str, dtype: torch.dtype) -> No
 
 
 def test_200_random_lengths_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    import triton
+    import triton  # type: ignore[import-untyped,unused-ignore]  # no py.typed
 
     call = gated("bounded", 70_000, H=16, K=64, V=64, dtype=BFLOAT16)
     for T in (1, 100, 70_000):

@@ -1,26 +1,13 @@
-"""What delta attention satisfies exactly, whatever computes it: the definition in float64, then each kernel."""
+"""Exact properties of delta attention, tested on the float64 definition and on each kernel."""
 
+import math
 from itertools import pairwise
 
 import pytest
 import torch
 
-from .oracle import (
-    ALL,
-    BFLOAT16,
-    FLOAT32,
-    FLOAT64,
-    FUSED,
-    KERNELS,
-    Call,
-    GuardedEmpty,
-    Implementation,
-    assert_close,
-    each,
-    guarded,
-    make_call,
-    sliced,
-)
+from ..guards import BFLOAT16, FLOAT32, FLOAT64, GuardedEmpty, assert_close, guarded, sliced
+from .oracle import ALL, FUSED, KERNELS, Call, Implementation, each, make_call
 
 
 def concatenated(call: Call, implementation: Implementation, cuts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,7 +57,7 @@ def undecayed(dtype: torch.dtype, device: torch.device, keys: torch.Tensor, beta
 def test_orthonormal_keys_recall_their_values(
     implementation: Implementation, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Keys of a Hadamard matrix, whose entries +-1/4 are exact in every dtype."""
+    """Keys are rows of a Hadamard matrix, whose entries +-1/4 are exact in every dtype."""
     call = undecayed(dtype, device, hadamard(16), beta=1.0).using(initial_state=None)
     state = call.run(implementation)[1]
     recalled = torch.einsum("bthk,bhkv->bthv", call.tokens["k"].double(), state.double())
@@ -150,7 +137,7 @@ def test_poison_around_every_input_changes_nothing(
 
 @each(KERNELS, FLOAT32, BFLOAT16)
 @pytest.mark.parametrize(("K", "V"), [(12, 20), (16, 16)])
-def test_outputs_are_written_whole_and_nothing_beside_them(
+def test_only_the_outputs_are_written_and_all_of_them(
     implementation: Implementation,
     dtype: torch.dtype,
     device: torch.device,
@@ -188,7 +175,7 @@ def hadamard(size: int) -> torch.Tensor:
     rows = torch.ones(1, 1)
     while len(rows) < size:
         rows = torch.cat([torch.cat([rows, rows], 1), torch.cat([rows, -rows], 1)])
-    return rows / size**0.5
+    return rows / math.sqrt(size)
 
 
 def test_the_oracle_computes_in_float64() -> None:

@@ -1,8 +1,5 @@
 """The fused recurrent kernel against the float64 recurrence, and what it does to a pool of states."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,18 +8,9 @@ import torch
 from retinad.kernels.kda import recurrent
 from retinad.kernels.kda.recurrent import fused_recurrent_kda
 
-from .oracle import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    FUSED,
-    Call,
-    Implementation,
-    assert_close,
-    assert_matches,
-    each,
-    make_call,
-)
+from ..compiling import run_program
+from ..guards import BFLOAT16, FLOAT16, FLOAT32, assert_close
+from .oracle import FUSED, Call, Implementation, assert_matches, each, make_call
 
 SIZES = [(16, 60), (60, 16), (64, 100), (100, 64), (128, 16), (16, 128), (256, 24), (1, 1)]
 
@@ -69,7 +57,7 @@ def test_mixed_dtypes(device: torch.device) -> None:
     assert_matches(call.having(**{name: call.tokens[name].bfloat16() for name in "qkv"}), FUSED)
 
 
-def test_strided_arguments_that_are_no_slices(device: torch.device) -> None:
+def test_strided_arguments_that_are_not_slices(device: torch.device) -> None:
     """Heads-first storage and a state given as a transpose are copied, not misread."""
     call = make_call(4, B=2, H=2, HV=2, device=device)
     o, state = call.run(FUSED)
@@ -80,9 +68,9 @@ def test_strided_arguments_that_are_no_slices(device: torch.device) -> None:
     assert torch.equal(state, state_turned)
 
 
-def pooled(device: torch.device, **sizes: int) -> Call:
+def pooled(device: torch.device) -> Call:
     """Four sequences (one empty) over a pool of six slots, in rows that are not next to each other."""
-    call = make_call(6, H=1, HV=2, N=4, device=device, **sizes)
+    call = make_call(6, H=1, HV=2, N=4, device=device)
     wide = torch.randn(6, 2, *call.options["initial_state"].shape[1:], generator=torch.Generator().manual_seed(3))
     return call.using(
         initial_state=wide.to(device)[:, 1],
@@ -102,11 +90,11 @@ def without_pool(call: Call) -> Call:
 
 
 def test_reading_a_pool_leaves_it_alone(device: torch.device) -> None:
-    """How a frame that is no keyframe reads memory: no state is written anywhere."""
+    """A frame that is not a keyframe only reads the pool: no state is written anywhere."""
     call = pooled(device).using(output_final_state=False)
     kept = call.options["initial_state"].clone()
-    o, state = call.run(FUSED)
-    o_want, _ = without_pool(call).run(FUSED)
+    o, state = call.attend(FUSED)
+    o_want, _ = without_pool(call).attend(FUSED)
     assert state is None
     assert torch.equal(call.options["initial_state"], kept)
     assert torch.equal(o[:, :2], o_want[:, :2])
@@ -114,7 +102,7 @@ def test_reading_a_pool_leaves_it_alone(device: torch.device) -> None:
     assert (o[:, 2:4] == 0).all()
 
 
-def test_out_of_place_gives_one_state_a_sequence(device: torch.device) -> None:
+def test_out_of_place_returns_one_state_per_sequence(device: torch.device) -> None:
     call = pooled(device)
     kept = call.options["initial_state"].clone()
     _, states = call.run(FUSED)
@@ -135,8 +123,8 @@ def test_in_place_writes_the_slots_it_read(device: torch.device) -> None:
     assert torch.equal(pool[[0, 1, 3, 5]], kept[[0, 1, 3, 5]])
 
 
-def test_writes_go_where_they_are_sent_or_nowhere(device: torch.device) -> None:
-    """Keyframes and other frames share one launch; a write may also go to a fresh slot."""
+def test_writes_go_to_the_given_rows_or_nowhere(device: torch.device) -> None:
+    """Keyframes and other frames share one launch, and a state may be written to another slot."""
     call = pooled(device).using(
         inplace_final_state=True, final_state_indices=torch.tensor([1, 3, -1, -1], dtype=torch.int32, device=device)
     )
@@ -147,14 +135,13 @@ def test_writes_go_where_they_are_sent_or_nowhere(device: torch.device) -> None:
     assert torch.equal(pool[[0, 2, 3, 4, 5]], kept[[0, 2, 3, 4, 5]])
 
 
-@pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(("inplace", "moved"), [(False, False), (True, False), (True, True)])
 def test_pytorch_does_the_same(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, inplace: bool, moved: bool
 ) -> None:
-    """Where Triton cannot run, the reference stands in, pool and all."""
+    """Where Triton cannot run, the reference serves the same calls, pools included."""
     call = pooled(device).using(inplace_final_state=inplace)
-    if moved and inplace:
+    if moved:
         call = call.using(final_state_indices=torch.tensor([1, 3, -1, 2], device=device))
     other = call.using(initial_state=call.options["initial_state"].clone())
     o, states = call.run(FUSED)
@@ -181,24 +168,21 @@ def test_wrong_writing_is_refused(device: torch.device) -> None:
             call.using(**options).run(FUSED)
 
 
-def test_slots_outside_the_pool_are_refused_where_that_is_free() -> None:
+def test_slots_outside_the_pool_are_refused_on_the_cpu() -> None:
     call = pooled(torch.device("cpu"))
     with pytest.raises(ValueError, match="state_indices: expected values from -1 to 5"):
         call.using(state_indices=torch.tensor([0, 1, 2, 6])).run(FUSED)
 
 
 def test_no_final_state_unless_asked(device: torch.device) -> None:
-    assert make_call(1, device=device).using(output_final_state=False).run(FUSED)[1] is None
+    assert make_call(1, device=device).using(output_final_state=False).attend(FUSED)[1] is None
 
 
 def test_compiles_for_hopper_without_spilling(tmp_path: Path) -> None:
-    """In a process of its own, because the interpreter replaces the compiler; no device is needed."""
-    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    program = Path(__file__).with_name("compile_ahead.py")
-    run = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert len(run.stdout.splitlines()) > 10
-    for line in run.stdout.splitlines():
+    """In a separate process, because the interpreter replaces the compiler; no device is needed."""
+    lines = run_program(["-m", "tests.kernels.kda.compile_ahead"], tmp_path)
+    assert len(lines) > 10
+    for line in lines:
         assert "STACK:0" in line, line
         assert "LOCAL:0" in line, line
 
@@ -209,7 +193,7 @@ def test_compiles_for_hopper_without_spilling(tmp_path: Path) -> None:
 def test_every_width_at_full_length(
     implementation: Implementation, dtype: torch.dtype, device: torch.device, K: int, V: int
 ) -> None:
-    """A miscompiled shape gives wrong numbers, not an error."""
+    """A miscompiled shape yields wrong numbers, not an error."""
     for state_v_first in (False, True):
         call = make_call(64, B=3, H=2, HV=4, K=K, V=V, raw=True, dtype=dtype, device=device).using(lower_bound=-5.0)
         if state_v_first:

@@ -1,26 +1,21 @@
-"""The definition itself: against numbers worked out by hand, and its two forms against each other."""
+"""The definition itself, against numbers computed by hand, and its two forms against each other."""
 
 import math
 
 import pytest
 import torch
 
-from retinad.kernels.kda.reference import (
-    beta_reference,
-    chunk_kda_reference,
-    gate_reference,
-    l2norm_reference,
-    recurrent_kda_reference,
-)
+from retinad.kernels.kda.reference import beta_reference, gate_reference, l2norm_reference
 
-from .oracle import CHUNKED, FLOAT32, FLOAT64, assert_close, assert_matches, make_call
+from ..guards import FLOAT32, FLOAT64, assert_close
+from .oracle import CHUNKED, Attention, assert_matches, chunked, make_call, recurrence
 
 
 def test_two_steps_by_hand() -> None:
     """K = 2, V = 1, q = (1, 1), scale 2. Step 1: decay halves S = (4, 8); k = (1, 0), v = 3, beta = 1 sets row 0 to 3.
     Step 2: no decay; k = (0, 1), v = 1, beta = 0.5 moves row 1 from 4 to 2.5."""
     one = torch.ones(1, 2, 1, 2, dtype=FLOAT64)
-    o, state = recurrent_kda_reference(
+    o, state = recurrence(
         q=one,
         k=torch.eye(2, dtype=FLOAT64).view(1, 2, 1, 2),
         v=torch.tensor([3.0, 1.0], dtype=FLOAT64).view(1, 2, 1, 1),
@@ -39,7 +34,7 @@ def test_two_steps_by_hand() -> None:
 @pytest.mark.parametrize("chunk_size", [16, 32, 64])
 def test_chunked_form_equals_the_recurrence_in_float64(T: int, chunk_size: int) -> None:
     call = make_call(T, H=2, HV=4, K=10, V=6, gate="mixed", dtype=FLOAT64).using(chunk_size=chunk_size)
-    o, state = call.using(compute_dtype=FLOAT64).run(chunk_kda_reference)
+    o, state = call.using(compute_dtype=FLOAT64).run(chunked)
     o_want, state_want = call.expected()
     assert_close(o, o_want, 1e-13)
     assert_close(state, state_want, 1e-13)
@@ -52,7 +47,7 @@ def test_chunked_form_in_float32(gate: str) -> None:
 
 @pytest.mark.parametrize("lower_bound", [None, -5.0, -0.5])
 @pytest.mark.parametrize("parameters", [True, False])
-def test_options_are_what_they_say(lower_bound: float | None, parameters: bool) -> None:
+def test_options_match_their_formulas(lower_bound: float | None, parameters: bool) -> None:
     call = make_call(20, H=1, HV=2, raw=True, dtype=FLOAT64).using(
         allow_neg_eigval=True, lower_bound=lower_bound, scale=0.3
     )
@@ -69,17 +64,17 @@ def test_options_are_what_they_say(lower_bound: float | None, parameters: bool) 
         g=decay,
         beta=2 / (1 + (-call.tokens["beta"]).exp()),
     )
-    for got, want in zip(call.run(recurrent_kda_reference), plain.run(recurrent_kda_reference), strict=True):
+    for got, want in zip(call.run(recurrence), plain.run(recurrence), strict=True):
         assert_close(got, want, 1e-14)
 
 
 def test_default_scale_is_one_over_root_k() -> None:
     call = make_call(5, K=9, dtype=FLOAT64)
-    assert torch.equal(call.run(recurrent_kda_reference)[0], call.using(scale=9**-0.5).run(recurrent_kda_reference)[0])
+    assert torch.equal(call.run(recurrence)[0], call.using(scale=9**-0.5).run(recurrence)[0])
 
 
-@pytest.mark.parametrize("reference", [recurrent_kda_reference, chunk_kda_reference])
-def test_v_first_state_is_the_transpose(reference) -> None:
+@pytest.mark.parametrize("reference", [recurrence, chunked])
+def test_v_first_state_is_the_transpose(reference: Attention) -> None:
     call = make_call(20, HV=2)
     o, state = call.run(reference)
     o_first, state_first = call.using(
@@ -89,16 +84,16 @@ def test_v_first_state_is_the_transpose(reference) -> None:
     assert torch.equal(state.mT, state_first)
 
 
-@pytest.mark.parametrize("reference", [recurrent_kda_reference, chunk_kda_reference])
-def test_value_heads_read_their_group(reference) -> None:
+@pytest.mark.parametrize("reference", [recurrence, chunked])
+def test_value_heads_read_their_group(reference: Attention) -> None:
     """Value head h reads query/key head h // (HV / H)."""
     call = make_call(9, H=2, HV=6)
     repeated = call.having(**{name: call.tokens[name].repeat_interleave(3, dim=2) for name in ("q", "k")})
     assert torch.equal(call.run(reference)[0], repeated.run(reference)[0])
 
 
-@pytest.mark.parametrize("reference", [recurrent_kda_reference, chunk_kda_reference])
-def test_many_sequences_with_empty_ones(reference) -> None:
+@pytest.mark.parametrize("reference", [recurrence, chunked])
+def test_many_sequences_with_empty_ones(reference: Attention) -> None:
     lengths = torch.randint(0, 3, (2100,), generator=torch.Generator().manual_seed(0))
     cuts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     call = make_call(int(cuts[-1]), K=4, V=6, N=2100).using(cu_seqlens=cuts)
@@ -111,8 +106,8 @@ def test_many_sequences_with_empty_ones(reference) -> None:
     assert torch.equal(o[:, cuts[-2] :], last.run(reference)[0])
 
 
-@pytest.mark.parametrize("reference", [recurrent_kda_reference, chunk_kda_reference])
-def test_nothing_is_mutated_or_shared(reference) -> None:
+@pytest.mark.parametrize("reference", [recurrence, chunked])
+def test_nothing_is_mutated_or_shared(reference: Attention) -> None:
     call = make_call(0)
     kept = call.options["initial_state"].clone()
     _, state = call.using(compute_dtype=FLOAT32).run(reference)
@@ -121,7 +116,7 @@ def test_nothing_is_mutated_or_shared(reference) -> None:
 
 
 def test_no_final_state_unless_asked() -> None:
-    assert make_call(3).using(output_final_state=False).run(recurrent_kda_reference)[1] is None
+    assert make_call(3).using(output_final_state=False).attend(recurrence)[1] is None
 
 
 def test_gates_stay_within_their_range() -> None:

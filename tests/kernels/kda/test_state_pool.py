@@ -1,4 +1,4 @@
-"""Rows of a pool as tensors: gathered, cleared and written as the kernels that know pools would."""
+"""Rows of a pool in PyTorch: gathered, cleared and written like the kernels that support pools do it."""
 
 import pytest
 import torch
@@ -39,9 +39,11 @@ def test_clear_padding(device: torch.device) -> None:
     assert rows[:, 0, 0].tolist() == [1, 0, 1]
 
 
-def test_gather_reads_some_row_for_padding(device: torch.device) -> None:
+def test_gather_reads_an_arbitrary_row_for_padding(device: torch.device) -> None:
     states = torch.arange(6.0, device=device).view(3, 2)
-    assert gather_states(states, torch.tensor([2, -1], device=device)).tolist() == [[4, 5], [0, 1]]
+    gathered = gather_states(states, torch.tensor([2, -1], device=device))
+    assert gathered is not None
+    assert gathered.tolist() == [[4, 5], [0, 1]]
     assert gather_states(states, None) is states
 
 

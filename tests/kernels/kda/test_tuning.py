@@ -1,4 +1,4 @@
-"""The tuning tables: every row can be read, the fallback has all sizes, and what is written is what is read."""
+"""The tuning tables: every row parses, the fallback has all sizes, and rows survive a round trip."""
 
 import json
 from pathlib import Path
@@ -22,20 +22,20 @@ def test_tables_hold_known_keys_and_sane_values(path: Path) -> None:
         for launch in (config.intra, config.scan, config.pieces, config.maps, config.chain):
             assert launch.num_warps in (1, 2, 4, 8)
             assert 1 <= launch.num_stages <= 4
-        assert config.block_s == 16  # a sub-block of 16 rows then stays inside one warp
+        assert config.block_s == 16  # so that a block of 16 rows stays inside one warp
         assert config.scan_block_v in (16, 32, 64, 128)
 
 
 @pytest.mark.parametrize(("bits", "block_k"), SIZES)
-def test_any_device_has_a_configuration(bits: int, block_k: int) -> None:
+def test_every_device_has_a_configuration(bits: int, block_k: int) -> None:
     assert kda_config((7, 5), bits, block_k) == kda_config((0, 0), bits, block_k)
 
 
-def test_a_table_of_the_device_comes_first() -> None:
+def test_the_table_of_the_device_takes_precedence() -> None:
     assert kda_config((9, 0), 16, 64) != kda_config((0, 0), 16, 64)
 
 
-def test_rows_are_refused_by_key_and_kind() -> None:
+def test_invalid_rows_are_refused() -> None:
     row = kda_config((0, 0), 16, 64).to_row()
     with pytest.raises(KeyError):
         KdaConfig.from_row({name: value for name, value in row.items() if name != "intra"})

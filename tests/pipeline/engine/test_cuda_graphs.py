@@ -101,7 +101,7 @@ def _unused_places_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _references_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if other tests chose Triton's interpreter, which takes seconds a step."""
-    monkeypatch.setattr("retinad.kernels.backend._INSTALLED", False)
+    monkeypatch.setattr("retinad.kernels.backend.TRITON_INSTALLED", False)
 
 
 def fail(*_: object) -> None:

@@ -32,7 +32,7 @@ STREAMS = (
 @pytest.fixture(autouse=True)
 def _references_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where Triton's interpreter was chosen for other tests."""
-    monkeypatch.setattr("retinad.kernels.backend._INSTALLED", False)
+    monkeypatch.setattr("retinad.kernels.backend.TRITON_INSTALLED", False)
 
 
 def test_every_frame_of_every_step_attends_as_the_dense_backend_does() -> None:

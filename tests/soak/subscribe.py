@@ -1,6 +1,6 @@
-"""A subscriber as a process of its own, which writes what it gets to a file, one JSON object a record.
+"""A subscriber program that writes each record it receives to a file, as one JSON object a line.
 
-Run as `python listen.py ENDPOINT FILE PAUSE_S`; a pause after each record makes it a slow one. It runs until killed.
+`python subscribe.py ENDPOINT FILE PAUSE_S` runs until it is killed. A pause after each record makes it slow.
 """
 
 import sys
@@ -15,7 +15,7 @@ from retinad.client import EndRecord, FeaturesRecord, HelloRecord, Kind, Record,
 
 @dataclass(frozen=True)
 class Counters:
-    """What the service says became of a camera's frames."""
+    """A camera's frames by outcome, as the service counts them."""
 
     captured: int
     published: int
@@ -29,19 +29,20 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One record as a subscriber got it: what the soak asserts on, and no more.
+class Received:
+    """The parts of a received record that the soak tests assert on.
 
     Attributes:
-        kind: of the message.
-        at_s: `time.monotonic()` when it was received, the same clock in all processes.
-        instance: of the service.
+        kind: the kind of message.
+        at_s: `time.monotonic()` at reception; all processes share this clock.
+        instance: the service's instance.
         camera: empty for hello.
-        stream_epoch, seq: of a features record; of an end the last epoch and the number that would have come next.
-        age_ms: capture to receive, of a features record.
-        state: of a status; of an end its reason.
+        stream_epoch: of a features record, or the last one before an end.
+        seq: of a features record; of an end, the number that would have come next.
+        age_ms: capture to reception, of a features record.
+        state: of a status; of an end, its reason.
         flags: of a features record.
-        gaps: words such as `wire_loss`, as often as records are missing.
+        gaps: pairs such as `("wire_loss", 3)`: the kind, and how many records are missing.
         counters: of a status or an end.
     """
 
@@ -58,13 +59,13 @@ class Seen:
     counters: Counters | None = None
 
 
-def seen(record: Record) -> Seen:
-    """What there is to say of a record that has just come."""
+def summarize(record: Record) -> Received:
+    """Summarize a record that has just arrived."""
     now_s = time.monotonic()
     if isinstance(record, HelloRecord):
-        return Seen(Kind.HELLO, now_s, record.instance)
+        return Received(Kind.HELLO, now_s, record.instance)
     gaps = tuple((str(gap.kind), gap.count) for gap in record.gaps)
-    common = Seen(Kind.STATUS, now_s, record.instance, record.camera, record.stream_epoch, gaps=gaps)
+    common = Received(Kind.STATUS, now_s, record.instance, record.camera, record.stream_epoch, gaps=gaps)
     match record:
         case FeaturesRecord():
             age_ms = now_s * 1e3 - record.capture_monotonic_ns / 1e6
@@ -82,11 +83,11 @@ def _counters(record: StatusRecord | EndRecord, in_flight: int) -> Counters:
 
 
 def main(endpoint: str, file: Path, pause_s: float) -> None:
-    """Listen until killed. The file is written without a buffer, so that nothing is lost then."""
+    """Receive until killed. The file is unbuffered, so that a kill loses no line."""
     encoder = msgspec.json.Encoder()
     with file.open("ab", buffering=0) as sink, Subscriber(endpoint, kinds=tuple(Kind)) as subscriber:
         for record in subscriber:
-            sink.write(encoder.encode(seen(record)) + b"\n")
+            sink.write(encoder.encode(summarize(record)) + b"\n")
             time.sleep(pause_s)
 
 

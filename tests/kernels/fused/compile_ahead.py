@@ -1,31 +1,28 @@
-"""Compiles this package's kernels for Hopper without a device and prints what each uses: a program, as its model is."""
+"""Compiles the fused kernels for Hopper without a device and prints what each uses.
 
-import sys
+`python -m tests.kernels.fused.compile_ahead`, outside Triton's interpreter.
+"""
+
+# mypy: disable-error-code="import-untyped"
+
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import triton
 
-sys.path.append(str(Path(__file__).parents[1] / "kda"))
-from compile_ahead import bare, compile_for_hopper
+from retinad.kernels.fused import add_norm_triton, kv_copy_triton, preprocess_triton, qk_norm_rope_triton
 
-from retinad.kernels.fused import add_norm_triton as sums_triton
-from retinad.kernels.fused import kv_copy_triton as moves_triton
-from retinad.kernels.fused import preprocess_triton as pictures_triton
-from retinad.kernels.fused import qk_norm_rope_triton as rotary_triton
-
-Case = tuple[str, Any, dict[str, Any], int]
+from ..compiling import Case, bare, print_resources
 
 
 def typed(kernel: Any, others: dict[str, Any], *, floats: str = "*fp32", numbers: str = "i32") -> dict[str, Any]:
-    """Types of all arguments: those of `others`, and for the rest pointers of one kind and numbers of one kind."""
+    """Types of all arguments: those in `others`, and one type each for the remaining pointers and numbers."""
     kinds = {name: floats if name.endswith("_ptr") else numbers for name in kernel.arg_names}
     return kinds | others
 
 
-def sum_cases() -> Iterator[Case]:
-    kernel = sums_triton.add_norm_kernel
+def add_norm_cases() -> Iterator[Case]:
+    kernel = add_norm_triton.add_norm_kernel
     for C, rows in ((256, 4), (384, 2), (1024, 1), (2048, 1)):
         others = {"branch_ptr": "*bf16", "out_ptr": "*bf16", "eps": "fp32", "C": C, "BLOCK_N": rows}
         arguments = typed(kernel, others | {"BLOCK_C": triton.next_power_of_2(C)})
@@ -34,32 +31,31 @@ def sum_cases() -> Iterator[Case]:
     yield "add", kernel, bare(arguments, "weight_ptr", "bias_ptr", "out_ptr"), 8
 
 
-def rotary_cases() -> Iterator[Case]:
-    kernel = rotary_triton.qk_norm_rope_kernel
+def qk_norm_rope_cases() -> Iterator[Case]:
+    kernel = qk_norm_rope_triton.qk_norm_rope_kernel
     for H, D, warps in ((16, 64, 2), (16, 128, 4), (6, 64, 1), (3, 20, 1)):
         for pairs in (True, False):
             blocks = {name: triton.next_power_of_2(n) for name, n in (("H", H), ("D", D), ("HD", H * D))}
             sizes = {"H": H, "D": D, "PAIRS": pairs} | {f"BLOCK_{name}": size for name, size in blocks.items()}
-            pointers = {"packed_ptr": "*bf16", "query_ptr": "*bf16", "memory_ptr": "*fp8e4nv", "places_ptr": "*i64"}
+            pointers = {"packed_ptr": "*bf16", "query_ptr": "*bf16", "kv_cache_ptr": "*fp8e4nv", "slots_ptr": "*i64"}
             others = {"eps": "fp32", "stride_values": "i64", "LARGEST": 448.0}
             arguments = typed(kernel, pointers | others | sizes)
             yield f"qk_norm_rope {H} {D} {pairs}, append", kernel, arguments, warps
-            arguments = bare(arguments, "query_ptr", "memory_ptr", "places_ptr")
+            arguments = bare(arguments, "query_ptr", "kv_cache_ptr", "slots_ptr")
             yield f"qk_norm_rope {H} {D} {pairs}, in place", kernel, arguments, warps
 
 
 def byte_cases() -> Iterator[Case]:
-    kernel = moves_triton.evict_kernel
-    others = {"moves_ptr": "*i64", "stride_values": "i64", "ROW": 2048, "LANES": moves_triton.LANES, "BLOCK": 2048}
-    yield "evict", kernel, typed(kernel, others, floats="*u8"), 4
-    bytes_of = {"pixels_ptr": "*u8", "starts_ptr": "*i32", "BLOCK_E": pictures_triton.BLOCK_E}
-    kernel = pictures_triton.columns_kernel
+    kernel = kv_copy_triton.copy_slots_kernel
+    others = {"copies_ptr": "*i64", "stride_values": "i64", "ROW": 2048, "LANES": kv_copy_triton.LANES, "BLOCK": 2048}
+    yield "copy_slots", kernel, typed(kernel, others, floats="*u8"), 4
+    bytes_of = {"pixels_ptr": "*u8", "starts_ptr": "*i32", "BLOCK_E": preprocess_triton.BLOCK_E}
+    kernel = preprocess_triton.columns_kernel
     yield "columns", kernel, typed(kernel, bytes_of | {"between_ptr": "*u8"}), 4
-    kernel = pictures_triton.rows_kernel
+    kernel = preprocess_triton.rows_kernel
     for patch in (0, 14):
         yield f"rows {patch}", kernel, typed(kernel, bytes_of | {"out_ptr": "*bf16", "PATCH": patch}), 4
 
 
 if __name__ == "__main__":
-    for name, kernel, arguments, warps in [*sum_cases(), *rotary_cases(), *byte_cases()]:
-        sys.stdout.write(f"{name}: {compile_for_hopper(kernel, arguments, warps)}\n")
+    print_resources([*add_norm_cases(), *qk_norm_rope_cases(), *byte_cases()])

@@ -1,9 +1,12 @@
-"""How near to memory's speed the kernels around a block's matrix products run on a GPU, and what PyTorch takes instead.
+"""Times the fused kernels of a transformer block on a GPU, against memory bandwidth and against PyTorch.
 
-`python tests/benchmarks/block_gpu.py` prints a table. A call is timed inside a CUDA graph, as the service runs it: a
+`python tests/benchmarks/fused_gpu.py` prints a table. A call is timed inside a CUDA graph, as the service runs it: a
 graph of many calls over inputs that together exceed the GPU's cache is replayed, and the median of the replays divided.
-Bytes are those that have to move: every input read once, every output written once.
+Bytes are the least that must move: every input read once, every output written once.
 """
+
+# torch.cuda.Event and Stream have no types.
+# mypy: disable-error-code="no-untyped-call"
 
 import statistics
 import sys
@@ -19,7 +22,7 @@ from retinad.kernels.fused import (
     HeadNorm,
     RotaryTables,
     add_norm,
-    evict,
+    copy_slots,
     image_tables,
     preprocess,
     qk_norm_rope,
@@ -34,13 +37,13 @@ MEMORY_BYTES_PER_S = 4.2e12
 CACHE_BYTES = 60e6
 CALLS, REPLAYS = 24, 15
 GRID, SPECIAL = (37, 27), 6
-PLACES = 100_000
+SLOTS = 100_000
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kernel at one size. `fused` and `torch` make a call each with inputs of its own."""
+    """One kernel at one size. `fused` and `torch` each return a call with its own inputs."""
 
     name: str
     bytes: int
@@ -60,7 +63,7 @@ def microseconds(make: Callable[[], Call], size: int) -> float:
     with torch.cuda.graph(graph):
         for number in range(count):
             calls[number % len(calls)]()
-    times = []
+    times: list[float] = []
     for _ in range(REPLAYS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -75,8 +78,8 @@ def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(shape, device=DEVICE, dtype=dtype)
 
 
-def sum_and_norm(F: int, C: int) -> Row:
-    """The residual sum and the norm."""
+def residual_and_norm(F: int, C: int) -> Row:
+    """The residual sum and the layer norm after it."""
     N = F * (GRID[0] * GRID[1] + SPECIAL)
     parameters = [normal(C, dtype=torch.float32) for _ in range(3)]
     gamma, weight, bias = parameters
@@ -104,43 +107,48 @@ def tables_of(rotation: Rotation) -> RotaryTables:
 
 
 def rotated(packed: Tensor, norm: HeadNorm, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values as the model makes them."""
+    """Queries, keys and values as the model computes them."""
     query, key, value = packed.unbind(2)
     query = functional.layer_norm(query.float(), norm.query_weight.shape, norm.query_weight, norm.query_bias)
     key = functional.layer_norm(key.float(), norm.key_weight.shape, norm.key_weight, norm.key_bias)
     return rotation.apply(query).to(value.dtype), rotation.apply(key).to(value.dtype), value
 
 
+def head_norm(D: int) -> HeadNorm:
+    a, b, c, d = (normal(D, dtype=torch.float32) for _ in range(4))
+    return HeadNorm(a, b, c, d)
+
+
 def rotate(F: int, H: int, D: int, stored: torch.dtype | None) -> Row:
-    """In place within a frame (2D), or into a memory across frames (3D)."""
+    """Head norm and rotation: in place within a frame (2D), or appended to a KV cache across frames (3D)."""
     P = GRID[0] * GRID[1] + SPECIAL
-    shape, norm = (F, P, 3, H, D), HeadNorm(*(normal(D, dtype=torch.float32) for _ in range(4)))
+    shape, norm = (F, P, 3, H, D), head_norm(D)
     if stored is None:
         rotation = rotation_2d(*GRID, SPECIAL, D, DEVICE)
     else:
         times = torch.arange(F, dtype=torch.float64, device=DEVICE)
         rotation = rotation_3d(times, spatial_part(*GRID, SPECIAL, D, DEVICE), D)
     tables = tables_of(rotation)
-    places = torch.arange(F, device=DEVICE) * 2 * P
+    slots = torch.arange(F, device=DEVICE) * 2 * P
 
     def fused() -> Call:
         packed = normal(*shape)
         if stored is None:
             return lambda: qk_norm_rope(packed, norm, tables)
-        append = Append(torch.empty(2, PLACES, H, D, device=DEVICE, dtype=stored), places)
+        append = Append(torch.empty(2, SLOTS, H, D, device=DEVICE, dtype=stored), slots)
         return lambda: qk_norm_rope(packed, norm, tables, append=append)
 
     def by_torch() -> Call:
         packed = normal(*shape)
         if stored is None:
             return lambda: rotated(packed, norm, rotation)
-        memory = torch.empty(2, PLACES, H, D, device=DEVICE, dtype=stored)
+        kv_cache = torch.empty(2, SLOTS, H, D, device=DEVICE, dtype=stored)
 
         def call() -> Tensor:
             query, key, value = rotated(packed, norm, rotation)
             for f in range(F):
-                memory[0, 2 * P * f : 2 * P * f + P] = key[f]
-                memory[1, 2 * P * f : 2 * P * f + P] = value[f]
+                kv_cache[0, 2 * P * f : 2 * P * f + P] = key[f]
+                kv_cache[1, 2 * P * f : 2 * P * f + P] = value[f]
             return query
 
         return call
@@ -150,25 +158,25 @@ def rotate(F: int, H: int, D: int, stored: torch.dtype | None) -> Row:
     return Row(f"qk_norm_rope {list(shape)} to {stored}", moved * F * P * H * D + angles, fused, by_torch)
 
 
-def move(M: int) -> Row:
-    """Special tokens that join a memory's history."""
+def copy(M: int) -> Row:
+    """Copies of special tokens into a KV cache's history."""
     spans = [[50_000 + 1005 * m, 6 * m, 6] for m in range(M)]
-    moves = torch.tensor(spans, device=DEVICE)
+    copies = torch.tensor(spans, device=DEVICE)
 
     def make(call: Callable[[Tensor], object]) -> Callable[[], Call]:
-        memory = normal(2, PLACES, 16, 64)
-        return lambda: lambda: call(memory)
+        kv_cache = normal(2, SLOTS, 16, 64)
+        return lambda: lambda: call(kv_cache)
 
-    def by_torch(memory: Tensor) -> None:
+    def by_torch(kv_cache: Tensor) -> None:
         for source, target, tokens in spans:
-            memory[:, target : target + tokens] = memory[:, source : source + tokens]
+            kv_cache[:, target : target + tokens] = kv_cache[:, source : source + tokens]
 
     size = 2 * M * 2 * 6 * 16 * 64 * 2
-    return Row(f"evict, {M} moves", size, make(lambda memory: evict(memory, moves)), make(by_torch))
+    return Row(f"copy_slots, {M} copies", size, make(lambda kv_cache: copy_slots(kv_cache, copies)), make(by_torch))
 
 
-def picture(width: int, height: int) -> Row:
-    """A camera's picture on the device to the model's numbers."""
+def camera_image(width: int, height: int) -> Row:
+    """A camera's image on the device, resized and normalised for the model."""
     geometry = resize_geometry((width, height), ResizeMode.CROP, 518, 14)
     tables = image_tables(geometry, MEAN, STD, DEVICE)
     mean, std = (torch.tensor(values, device=DEVICE).view(3, 1, 1) for values in (MEAN, STD))
@@ -200,7 +208,7 @@ def picture(width: int, height: int) -> Row:
 
 
 def gelu(N: int, C: int) -> Row:
-    """PyTorch's exact GELU, of which there is no kernel here: is one needed?"""
+    """PyTorch's exact GELU, which has no kernel here, to see whether one is needed."""
 
     def make() -> Call:
         hidden = normal(N, 4 * C)
@@ -211,12 +219,12 @@ def gelu(N: int, C: int) -> Row:
 
 def rows() -> Iterator[Row]:
     for F, C in ((1, 1024), (8, 1024), (32, 1024), (8, 384), (8, 768), (8, 2048), (32, 256)):
-        yield sum_and_norm(F, C)
+        yield residual_and_norm(F, C)
     for stored in (None, torch.bfloat16, torch.float8_e4m3fn):
         for F, H, D in ((1, 16, 64), (8, 16, 64), (32, 16, 64), (8, 16, 128)):
             yield rotate(F, H, D, stored)
-    yield from (move(1), move(8))
-    yield from (picture(1920, 1080), picture(640, 480))
+    yield from (copy(1), copy(8))
+    yield from (camera_image(1920, 1080), camera_image(640, 480))
     yield from (gelu(1005, 1024), gelu(8040, 1024))
 
 

@@ -1,4 +1,4 @@
-"""Subscriber processes: started, stopped for a while, killed and started again, and read."""
+"""Subscriber processes: a test starts, freezes, kills and restarts them, and reads what they received."""
 
 import os
 import signal
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import msgspec
 
-from .listen import Seen
+from .subscribe import Received
 
-_PROGRAM = Path(__file__).with_name("listen.py")
+_PROGRAM = Path(__file__).with_name("subscribe.py")
 
 
-class Listener:
-    """A subscriber in a process of its own.
+class SubscriberProcess:
+    """A subscriber in a process of its own, which writes what it receives to a file.
 
     Args:
-        name: of its file.
-        folder: where the file of what it sees is.
+        name: the name of the file.
+        folder: the folder of the file.
         pause_s: how long it sleeps after each record.
     """
 
@@ -32,13 +32,13 @@ class Listener:
         self._read_to = 0
 
     def start(self, endpoint: str) -> None:
-        """Begin to listen; the file goes on where it ended."""
+        """Subscribe; a file from an earlier start is appended to."""
         command = [sys.executable, str(_PROGRAM), endpoint, str(self.file), str(self._pause_s)]
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(command, stdout=errors, stderr=errors)
 
     def kill(self) -> None:
-        """End it at once. Idempotent."""
+        """Kill the process. Idempotent."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -55,11 +55,11 @@ class Listener:
 
     @property
     def errors(self) -> str:
-        """What it printed: nothing, if all is well."""
+        """Everything that it printed: nothing, unless it failed."""
         return self._errors.read_text() if self._errors.exists() else ""
 
-    def new(self) -> list[Seen]:
-        """What it has seen since this was last called."""
+    def new(self) -> list[Received]:
+        """Records that it has received since the last call."""
         with self.file.open("rb") as source:
             source.seek(self._read_to)
             *lines, rest = source.read().split(b"\n")
@@ -71,10 +71,10 @@ class Listener:
         os.kill(self._process.pid, number)
 
 
-def _decoded(lines: list[bytes]) -> Iterator[Seen]:
-    decoder = msgspec.json.Decoder(Seen)
+def _decoded(lines: list[bytes]) -> Iterator[Received]:
+    decoder = msgspec.json.Decoder(Received)
     for line in lines:
         try:
             yield decoder.decode(line)
-        except msgspec.DecodeError:  # it was killed while it wrote this line
+        except msgspec.DecodeError:  # the process was killed while it wrote this line
             continue

@@ -1,12 +1,13 @@
-"""Faults that public implementations of delta attention had, each by its number in the project's list, as a guard.
+"""Regression tests for faults that public implementations of delta attention had.
 
-C9 to C11 (cutting a sequence into pieces) and C20 (tuned configurations) are guarded beside their code too; C13 and
-the loading half of C14 in the layer's tests, C19 in the convolution's.
+Cutting a sequence into pieces and tuned configurations are also tested beside their code, loading of gate parameters
+in the layer's tests, chunks shorter than the filter in the convolution's tests.
 """
 
 import doctest
 import importlib
 import pkgutil
+from typing import Any
 
 import pytest
 import torch
@@ -16,27 +17,23 @@ from retinad.kernels.kda import chunk_kda, fused_recurrent_kda
 from retinad.kernels.kda.checks import check_inputs
 from retinad.kernels.kda.conv import short_convolution
 
+from ..guards import BFLOAT16, FLOAT32, assert_close, guarded, relative_error
 from .oracle import (
     ALL,
-    BFLOAT16,
+    CHUNK,
     CHUNKED,
-    FLOAT32,
     FUSED,
     KERNELS,
     Implementation,
-    assert_close,
     assert_matches,
     each,
-    guarded,
+    grouped,
     make_call,
-    relative_error,
 )
-
-CHUNK = next(i for i in KERNELS if i is not FUSED)
 
 
 @each(ALL, FLOAT32)
-def test_c2_heads_and_sequences_use_their_own_gate(
+def test_heads_and_sequences_use_their_own_gate(
     implementation: Implementation, dtype: torch.dtype, device: torch.device
 ) -> None:
     call = make_call(20, H=3, N=2, device=device).using(cu_seqlens=torch.tensor([0, 9, 20], device=device))
@@ -52,7 +49,7 @@ def test_c2_heads_and_sequences_use_their_own_gate(
 
 @each([CHUNKED, CHUNK], FLOAT32)
 @pytest.mark.parametrize("T", [16, 65])
-def test_c3_chunk_sizes_agree(implementation: Implementation, dtype: torch.dtype, device: torch.device, T: int) -> None:
+def test_chunk_sizes_agree(implementation: Implementation, dtype: torch.dtype, device: torch.device, T: int) -> None:
     call = make_call(T, K=16, V=8, device=device)
     o, state = call.run(implementation)
     for chunk_size in (16, 32):
@@ -63,7 +60,7 @@ def test_c3_chunk_sizes_agree(implementation: Implementation, dtype: torch.dtype
 
 @each(KERNELS, BFLOAT16, FLOAT32)
 @pytest.mark.parametrize("T", [1, 15, 16, 17, 63, 64, 65, 127])
-def test_c4_lengths_at_the_edges_of_blocks(
+def test_lengths_at_the_edges_of_blocks(
     implementation: Implementation, dtype: torch.dtype, device: torch.device, T: int
 ) -> None:
     if device.type == "cpu" and (T in (15, 63) or (dtype == BFLOAT16 and T > 17)):
@@ -74,17 +71,15 @@ def test_c4_lengths_at_the_edges_of_blocks(
 @pytest.mark.gpu
 @each(KERNELS)
 @pytest.mark.parametrize("T", [1000, 1005, 4021])
-def test_c4_long_odd_lengths(implementation: Implementation, dtype: torch.dtype, device: torch.device, T: int) -> None:
+def test_long_odd_lengths(implementation: Implementation, dtype: torch.dtype, device: torch.device, T: int) -> None:
     assert_matches(make_call(T, H=2, K=60, V=100, dtype=dtype, device=device).map(guarded), implementation)
 
 
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
 @each(KERNELS, BFLOAT16)
-def test_c6_offsets_past_two_to_the_31(
-    implementation: Implementation, dtype: torch.dtype, device: torch.device
-) -> None:
-    """The last tokens of a run over 2^31 elements equal a short run from the state before them."""
+def test_offsets_past_two_to_the_31(implementation: Implementation, dtype: torch.dtype, device: torch.device) -> None:
+    """The last tokens of a call over 2^31 elements equal a short call from the state before them."""
     T, H, D, tail = 131_136, 128, 128, 64
     assert T * H * D > 2**31
     random = torch.Generator(device).manual_seed(0)
@@ -95,7 +90,7 @@ def test_c6_offsets_past_two_to_the_31(
     }
     call = make_call(1, raw=True, device=device).using(initial_state=None, A_log=None, dt_bias=None, lower_bound=-1.0)
     call = call.having(**tokens)
-    o = call.using(output_final_state=False).run(implementation)[0][:, -tail:].clone()
+    o = call.using(output_final_state=False).attend(implementation)[0][:, -tail:].clone()
     _, state = call.between(0, T - tail).run(implementation)
     o_tail, _ = call.between(T - tail, T).using(initial_state=state).run(FUSED)
     assert_close(o, o_tail, 2 * implementation.tolerance[dtype])
@@ -103,7 +98,7 @@ def test_c6_offsets_past_two_to_the_31(
 
 @each(ALL, FLOAT32)
 @pytest.mark.parametrize("with_state", [True, False])
-def test_c8_empty_sequences_keep_their_state(
+def test_empty_sequences_keep_their_state(
     implementation: Implementation, dtype: torch.dtype, device: torch.device, with_state: bool
 ) -> None:
     cuts = torch.tensor([0, 0, 5, 5, 23, 23], device=device)
@@ -115,7 +110,7 @@ def test_c8_empty_sequences_keep_their_state(
 
 
 @each(ALL, FLOAT32)
-def test_c9_no_sequences_at_all(implementation: Implementation, dtype: torch.dtype, device: torch.device) -> None:
+def test_no_sequences_at_all(implementation: Implementation, dtype: torch.dtype, device: torch.device) -> None:
     call = make_call(0, N=0, device=device).using(cu_seqlens=torch.zeros(1, dtype=torch.int64, device=device))
     o, states = call.run(implementation)
     assert o.shape == (1, 0, 1, 24)
@@ -123,8 +118,8 @@ def test_c9_no_sequences_at_all(implementation: Implementation, dtype: torch.dty
 
 
 @pytest.mark.parametrize(("K", "V"), [(16, 24), (24, 16)])
-def test_c11_pieces_of_a_sequence_are_exact_without_decay(device: torch.device, K: int, V: int) -> None:
-    """Nothing is forgotten, so a piece's map of the state must be exact."""
+def test_pieces_of_a_sequence_are_exact_without_decay(device: torch.device, K: int, V: int) -> None:
+    """Without decay a piece's map of the state must be exact."""
     call = make_call(70, K=K, V=V, gate="0", device=device).using(chunk_size=16)
     o, state = call.using(split=False).run(CHUNK)
     o_split, state_split = call.using(split=True).run(CHUNK)
@@ -134,7 +129,7 @@ def test_c11_pieces_of_a_sequence_are_exact_without_decay(device: torch.device, 
 
 @each(KERNELS, FLOAT32, BFLOAT16)
 @pytest.mark.parametrize("gate", ["0", "-5", "-20", "mixed", "-20 on one channel"])
-def test_c12_any_gate_is_finite_and_right(
+def test_any_gate_is_finite_and_right(
     implementation: Implementation, dtype: torch.dtype, device: torch.device, gate: str
 ) -> None:
     """exp(-sum g) overflows float32 after 17 tokens at -5."""
@@ -144,22 +139,22 @@ def test_c12_any_gate_is_finite_and_right(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("gate", ["0", "-5", "-20", "mixed", "-20 on one channel"])
-def test_c12_any_gate_over_many_chunks(device: torch.device, gate: str) -> None:
+def test_any_gate_over_many_chunks(device: torch.device, gate: str) -> None:
     assert_matches(make_call(4096, gate=gate, H=2, K=64, V=100, device=device), CHUNK)
 
 
 @each(KERNELS, FLOAT32)
 @pytest.mark.parametrize("lower_bound", [-5.0, None])
-def test_c14_gate_without_parameters(
+def test_gate_without_parameters(
     implementation: Implementation, dtype: torch.dtype, device: torch.device, lower_bound: float | None
 ) -> None:
-    """A_log = None is a rate of 1, dt_bias = None is 0; each may come without the other."""
+    """A_log = None is a rate of 1, dt_bias = None is 0; each may be given without the other."""
     call = make_call(9, H=1, HV=2, raw=True, device=device).using(lower_bound=lower_bound)
     for options in ({"A_log": None}, {"dt_bias": None}, {"A_log": None, "dt_bias": None}):
         assert_matches(call.using(**options), implementation)
 
 
-def test_c14_shapes_of_the_gate_parameters(device: torch.device) -> None:
+def test_shapes_of_the_gate_parameters(device: torch.device) -> None:
     call = make_call(2, H=1, HV=2, raw=True, device=device)
     for attention in (chunk_kda, fused_recurrent_kda):
         with pytest.raises(ValueError, match=r"dt_bias: expected shape \[HV\*K\] = \[32\], got \[2\]"):
@@ -169,8 +164,8 @@ def test_c14_shapes_of_the_gate_parameters(device: torch.device) -> None:
 
 
 @each(ALL, FLOAT32)
-def test_c15_state_layouts(implementation: Implementation, dtype: torch.dtype, device: torch.device) -> None:
-    """K != V and a state without symmetry, so that a transposed state shows."""
+def test_state_layouts(implementation: Implementation, dtype: torch.dtype, device: torch.device) -> None:
+    """K != V and an asymmetric state expose a transposed state."""
     call = make_call(18, K=32, V=16, device=device)
     o, state = call.run(implementation)
     turned = call.using(initial_state=call.options["initial_state"].mT.contiguous(), state_v_first=True)
@@ -184,7 +179,7 @@ def test_c15_state_layouts(implementation: Implementation, dtype: torch.dtype, d
 
 @pytest.mark.gpu
 @each(KERNELS, FLOAT32, BFLOAT16)
-def test_c16_frames_one_by_one_equal_one_call(
+def test_frames_one_by_one_equal_one_call(
     implementation: Implementation, dtype: torch.dtype, device: torch.device
 ) -> None:
     frames, T = 4, 1005
@@ -204,8 +199,8 @@ def test_c16_frames_one_by_one_equal_one_call(
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, in the interpreter
 @each(ALL, FLOAT32)
-def test_c17_nan_stays_in_its_stream(implementation: Implementation, dtype: torch.dtype, device: torch.device) -> None:
-    """Stream B beside a poisoned A is bit for bit the same."""
+def test_nan_stays_in_its_stream(implementation: Implementation, dtype: torch.dtype, device: torch.device) -> None:
+    """A stream beside a poisoned one is unchanged, bit for bit."""
     cuts = torch.tensor([0, 9, 20], device=device)
     call = make_call(20, N=2, device=device).using(cu_seqlens=cuts)
     o, states = call.run(implementation)
@@ -218,7 +213,7 @@ def test_c17_nan_stays_in_its_stream(implementation: Implementation, dtype: torc
     assert torch.equal(states_poisoned[1], states[1])
 
 
-def test_c18_shuffled_slots(device: torch.device) -> None:
+def test_shuffled_slots(device: torch.device) -> None:
     random = torch.Generator().manual_seed(4)
     slots = torch.randperm(64, generator=random)[:32].to(device)
     slots[::5] = -1
@@ -236,7 +231,7 @@ def test_c18_shuffled_slots(device: torch.device) -> None:
 
 
 @each(KERNELS, FLOAT32)
-def test_c18_a_restored_snapshot_goes_on_bit_for_bit(
+def test_a_restored_snapshot_continues_bit_for_bit(
     implementation: Implementation, dtype: torch.dtype, device: torch.device
 ) -> None:
     call = make_call(12, device=device)
@@ -249,7 +244,7 @@ def test_c18_a_restored_snapshot_goes_on_bit_for_bit(
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    import triton
+    import triton  # type: ignore[import-untyped,unused-ignore]  # no py.typed
 
     names: list[str] = []
     monkeypatch.setattr(
@@ -261,7 +256,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("varlen", [False, True])
-def test_c21_new_lengths_compile_nothing(device: torch.device, compilations: list[str], varlen: bool) -> None:
+def test_new_lengths_compile_nothing(device: torch.device, compilations: list[str], varlen: bool) -> None:
     longest = make_call(40_000, H=2, K=64, V=64, N=2 if varlen else 1, raw=True, dtype=BFLOAT16, device=device)
     x, weight = torch.zeros(1, 40_000, 192, device=device), torch.zeros(192, 1, 4, device=device)
 
@@ -283,7 +278,7 @@ def test_c21_new_lengths_compile_nothing(device: torch.device, compilations: lis
 
 
 @each(KERNELS, FLOAT32)
-def test_c22_all_options_left_out(implementation: Implementation, dtype: torch.dtype, device: torch.device) -> None:
+def test_all_options_left_out(implementation: Implementation, dtype: torch.dtype, device: torch.device) -> None:
     call = make_call(5, state=False, device=device)
     o, state = implementation.call(*call.tokens.values())
     assert state is None
@@ -291,7 +286,7 @@ def test_c22_all_options_left_out(implementation: Implementation, dtype: torch.d
 
 
 @each(ALL, FLOAT32)
-def test_c23_cuts_that_do_not_fit_are_refused(
+def test_cuts_that_do_not_fit_are_refused(
     implementation: Implementation, dtype: torch.dtype, device: torch.device
 ) -> None:
     call = make_call(6, N=2, device=device)
@@ -305,15 +300,15 @@ def test_c23_cuts_that_do_not_fit_are_refused(
             call.using(cu_seqlens=on_cpu.to(device), cu_seqlens_cpu=on_cpu).run(implementation)
     with pytest.raises(ValueError, match=r"cu_seqlens: expected int32 or int64, got torch\.float32"):
         call.using(cu_seqlens=torch.tensor([0.0, 6.0], device=device)).run(implementation)
-    with pytest.raises(ValueError, match="cu_seqlens_cpu: expected None where cu_seqlens is None"):
+    with pytest.raises(ValueError, match="cu_seqlens_cpu: expected None if cu_seqlens is None"):
         call.using(cu_seqlens_cpu=torch.tensor([0, 6])).run(implementation)
     batch = make_call(6, B=2, device=device)
-    with pytest.raises(ValueError, match="cu_seqlens: expected B = 1"):
+    with pytest.raises(ValueError, match="cu_seqlens: expected a batch of B = 1"):
         batch.using(cu_seqlens=torch.tensor([0, 3, 6], device=device)).run(implementation)
 
 
 @each(KERNELS, FLOAT32)
-def test_c24_results_of_two_calls_never_alias(
+def test_results_of_two_calls_never_alias(
     implementation: Implementation, dtype: torch.dtype, device: torch.device
 ) -> None:
     call = make_call(5, device=device)
@@ -326,7 +321,7 @@ def test_c24_results_of_two_calls_never_alias(
     assert torch.equal(state, kept[1])
 
 
-def test_c27_documented_examples_run() -> None:
+def test_documented_examples_run() -> None:
     modules = [retinad.kernels.kda.__name__]
     modules += [f"{modules[0]}.{m.name}" for m in pkgutil.iter_modules(retinad.kernels.kda.__path__)]
     results = [doctest.testmod(importlib.import_module(name)) for name in modules]
@@ -335,7 +330,7 @@ def test_c27_documented_examples_run() -> None:
 
 
 def test_wrong_shapes_are_named() -> None:
-    """Every refusal names the argument, the shape expected and the shape got."""
+    """Every refusal names the argument, the shape expected and the shape passed."""
     call = make_call(4, H=2, HV=4)
     x = call.tokens
     for changed, message in [
@@ -347,12 +342,12 @@ def test_wrong_shapes_are_named() -> None:
         ({"g": x["g"][:, :, :2]}, r"g: expected shape \[B, T, HV, K\] = \[1, 4, 4, 16\], got \[1, 4, 2, 16\]"),
         ({"beta": x["beta"][..., None]}, r"beta: expected shape \[B, T, HV\] = \[1, 4, 4\], got \[1, 4, 4, 1\]"),
         ({"q": x["q"].int()}, "q: expected one of .*, got torch.int32"),
-        ({"beta": x["beta"].to("meta")}, "beta: expected a tensor on cpu, as the first argument is, got meta"),
+        ({"beta": x["beta"].to("meta")}, r"beta: expected the device of the first argument \(cpu\), got meta"),
     ]:
         g = {"g": x["g"][:, :, :3], "beta": x["beta"][:, :, :3]} if "multiple" in message else {}
         with pytest.raises(ValueError, match=message):
-            check_inputs(**(x | changed | g))
-    for options, message in [
+            check_inputs(*grouped(x | changed | g))
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"chunk_size": 48}, "chunk_size: expected 16, 32 or 64, got 48"),
         ({"lower_bound": -6.0, "use_gate_in_kernel": True}, r"lower_bound: expected a value in \[-5.0, 0\), got -6.0"),
         ({"lower_bound": 0.0, "use_gate_in_kernel": True}, "lower_bound"),
@@ -361,9 +356,10 @@ def test_wrong_shapes_are_named() -> None:
             {"initial_state": torch.zeros(2, 4, 16, 24)},
             r"initial_state: expected shape \[N, HV, K, V\] = \[1, 4, 16, 24\]",
         ),
-    ]:
+    ]
+    for options, message in refused:
         with pytest.raises(ValueError, match=message):
-            check_inputs(**x, **options)
+            check_inputs(*grouped({**x, **options}))
     too_wide = make_call(1, K=257)
     with pytest.raises(ValueError, match="expected 1 <= K <= 256, got K = 257"):
-        check_inputs(**too_wide.tokens)
+        check_inputs(*grouped(too_wide.tokens))
