@@ -23,24 +23,24 @@ Pixels = tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
 Affine = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 
-class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """One tensor of a record; its bytes are the message part at the same place in the order.
+class TensorHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One tensor of a record. Its bytes are a message part of their own, in the order of the headers.
 
     Attributes:
-        name: `layer<N>/<group>`, unique within a record.
+        name: unique within a record; `layer<N>/<group>` for tokens.
         dtype: numpy's name with byte order (`<f2`, `<f4`), or `bf16` for raw bfloat16 bits.
         shape: lengths of the axes, the slowest first.
         nbytes: bytes of the part: the product of `shape` times the size of `dtype`.
-        layer: 0-based index of the layer pair that it comes from.
-        group: which tokens: camera, registers, scale, patch or pooled.
+        layer: 0-based index of the layer pair that tokens come from; None, and left out, for other outputs.
+        group: which tokens: camera, registers, scale, patch or pooled; None, and left out, for other outputs.
     """
 
     name: Annotated[str, Meta(pattern=TENSOR_PATTERN, max_length=TENSOR_NAME_LENGTH)]
     dtype: Annotated[str, Meta(description="numpy's dtype string with byte order, or bf16", max_length=8)]
     shape: tuple[Annotated[int, Meta(ge=0)], ...]
     nbytes: Count
-    layer: int
-    group: Annotated[str, Meta(description="camera | registers | scale | patch | pooled")]
+    layer: int | None = None
+    group: Annotated[str, Meta(description="camera | registers | scale | patch | pooled")] | None = None
 
 
 class ModelHeader(msgspec.Struct, frozen=True, kw_only=True):

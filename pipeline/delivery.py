@@ -1,4 +1,4 @@
-"""What becomes of a step's outcomes: numbered, counted and published, in the order in which they left the model."""
+"""Numbers, counts and publishes the outcomes of steps, in the order in which they leave the model."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -8,33 +8,33 @@ from .frames import Features, Flag, FrameFailure, Outcome
 
 
 class FeaturesSink(Protocol):
-    """Where features go: the publisher, or a test's list."""
+    """Receives features: the publisher, or a test's list."""
 
     def publish_features(
         self, features: Features, *, seq: int, dropped_total: int, failed_total: int, model_done_ns: int
     ) -> None:
-        """Send one record; never waits.
+        """Send one record. Never blocks.
 
         Args:
             features: what to send.
             seq: number of the record within its stream epoch, without gaps.
             dropped_total: frames of the camera dropped so far.
-            failed_total: frames of the camera without features so far.
+            failed_total: frames of the camera that failed so far.
             model_done_ns: `time.monotonic_ns()` at the end of the model's step.
         """
 
 
 def _ignore(failure: FrameFailure) -> None:
-    """Does nothing with a failure."""
+    """Ignore a failure."""
 
 
 class Delivery:
-    """Numbers records (`seq`, gap-free within a stream epoch), keeps the cameras' counters true, and publishes.
+    """Numbers records (`seq`, without gaps within a stream epoch), updates the cameras' counters, and publishes.
 
     Args:
         queues: the cameras' queues, whose counters are updated.
-        sink: where the features go.
-        on_failure: told each frame that gave no features, and why.
+        sink: receives the features.
+        on_failure: called with each failure.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Delivery:
         self._last_seq: dict[str, tuple[int, int]] = {}
 
     def deliver(self, outcomes: Iterable[Outcome], model_done_ns: int) -> None:
-        """Publish the features among the outcomes and count the failures; cameras that are gone are passed over.
+        """Publish features and count failures; outcomes of removed cameras are skipped.
 
-        A camera that came back under its name does not change that: a step that outlasted it brings frames that were
-        counted, and announced, as failed when it went.
+        This also holds for a camera that was added again under the same name: the earlier one's frames were counted and
+        announced as failed when it was removed, even if their step ends later.
         """
         for outcome in outcomes:
             if not self._is_awaited(outcome):
@@ -62,12 +62,12 @@ class Delivery:
                 self._publish(outcome, queue, model_done_ns)
 
     def next_seq(self, camera: str, stream_epoch: int) -> int:
-        """The number that the camera's next record in this stream epoch, its present one, would get."""
+        """The number of the camera's next record in this stream epoch, its present one."""
         last_epoch, last_seq = self._last_seq.get(camera, (-1, -1))
         return last_seq + 1 if stream_epoch == last_epoch else 0
 
     def forget(self, camera: str) -> None:
-        """Forget the numbering of a camera. Idempotent."""
+        """Reset a camera's numbering. Idempotent."""
         self._last_seq.pop(camera, None)
 
     def _is_awaited(self, outcome: Outcome) -> bool:

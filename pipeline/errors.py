@@ -1,11 +1,11 @@
-"""The pipeline's own errors: third-party errors are translated to these once, at the file that owns the library.
+"""The pipeline's errors. Third-party errors are translated to these in the one file that uses the library.
 
 PipelineError
-├── SourceError     a camera source cannot be opened or read; `fault` says what sort of failure it is
+├── SourceError     a camera source cannot be opened or read; `fault` is the kind of failure
 ├── ModelError      a model, checkpoint or device cannot be used as configured
-│   ├── AdmissionError  there is no room for one stream more: the others go on
-│   └── DeviceError     the device itself failed: the process must not go on with it
-├── StateError      a stream's memory cannot be written to its file, or the file does not fit the stream
+│   ├── AdmissionError  there is no room for another stream; the open ones continue
+│   └── DeviceError     the device itself failed: the process must stop
+├── StateError      a stream's memory cannot be saved, or a file does not match the stream
 └── PublishError    an endpoint cannot be bound or used
 """
 
@@ -13,11 +13,11 @@ from enum import StrEnum
 
 
 class PipelineError(Exception):
-    """Base class of this package's errors. The message says what, where and what to do; it never holds a secret."""
+    """Base class of this package's errors. The message says what failed, where, and what to do, without secrets."""
 
 
 class SourceFault(StrEnum):
-    """Why a source failed, in the words that status messages and logs use."""
+    """Kinds of source failures, as named in status messages and logs."""
 
     REFUSED = "refused"
     CLOSED = "closed"
@@ -32,11 +32,11 @@ class SourceFault(StrEnum):
     STALLED = "stalled"
     CRASHED = "crashed"
     RESIZED = "resized"
-    """A live stream went on in another size or pixel format: it is opened again, which is no failure of the source."""
+    """A live stream changed its size or pixel format: it is reopened, which does not count as a failure."""
 
     @property
     def permanent(self) -> bool:
-        """Whether trying again soon cannot help (the source is still tried again, but rarely)."""
+        """Whether retrying soon cannot help (the source is still retried, but rarely)."""
         return self in {SourceFault.AUTH, SourceFault.NOT_FOUND, SourceFault.PERMISSION, SourceFault.UNREADABLE}
 
 
@@ -53,7 +53,7 @@ class ModelError(PipelineError):
 
 
 class AdmissionError(ModelError):
-    """There is no room for one stream more; the message has the sum. The streams that are open go on."""
+    """There is no room for another stream; the message has the sum. The open streams continue."""
 
 
 class DeviceError(ModelError):
@@ -61,7 +61,7 @@ class DeviceError(ModelError):
 
 
 class StateError(PipelineError):
-    """A stream's memory cannot be written, or what a file holds is not for this stream; the message says why."""
+    """A stream's memory cannot be saved, or a file does not match the stream; the message says why."""
 
 
 class PublishError(PipelineError):

@@ -1,6 +1,6 @@
 """Bounded queues between cameras and the worker: one a camera, all owned by the event loop, so nothing needs a lock.
 
-The counters of a camera live here, since every frame passes here, and they always add up:
+Each camera's counters are kept here, where every frame passes, and always add up:
 captured = published + dropped + failed + in flight.
 """
 
@@ -17,10 +17,10 @@ from .frames import Frame
 
 @dataclass(slots=True)
 class FrameCounters:
-    """What became of a camera's frames since the service started.
+    """A camera's frames since the service started, by outcome.
 
-    `nan` are those published with non-finite numbers. `decode_errors` are damaged pictures or packets, be it that their
-    frames failed or came as the decoder patched them.
+    `nan` counts those published with non-finite numbers. `decode_errors` counts damaged images or packets, whether
+    their frames failed or were concealed by the decoder.
     """
 
     captured: int = 0
@@ -32,17 +32,17 @@ class FrameCounters:
 
     @property
     def in_flight(self) -> int:
-        """Frames that are waiting in the queue or on their way through the model."""
+        """Frames that wait in the queue or are in the model."""
         return self.captured - self.published - self.dropped - self.failed
 
 
 class FrameQueue:
-    """The queue of one camera. Make it with `FrameQueues.open`; use it on the event loop's thread only.
+    """The queue of one camera. Created by `FrameQueues.open`; used on the event loop's thread only.
 
     Attributes:
-        counters: what became of the camera's frames.
-        frames_per_step: frames that are taken together, at most.
-        first_epoch: number of the first connection whose frames pass here; those of earlier ones are accounted for.
+        counters: the camera's frames by outcome.
+        frames_per_step: frames taken together at most.
+        first_epoch: number of the first connection whose frames pass here; earlier ones are already accounted for.
     """
 
     def __init__(
@@ -68,22 +68,22 @@ class FrameQueue:
 
     @property
     def ready(self) -> int:
-        """Waiting frames that can be taken together."""
+        """Number of waiting frames that can be taken together."""
         return min(len(self._frames), self.frames_per_step)
 
     @property
     def would_wait(self) -> bool:
-        """Whether `put` would wait."""
+        """Whether `put` would block."""
         return self._mode is CaptureMode.LOSSLESS and len(self._frames) >= self._capacity
 
     def peek(self, most: int) -> list[Frame]:
-        """The oldest waiting frames, at most so many, which stay where they are."""
+        """The oldest waiting frames, at most `most`, without taking them."""
         return list(islice(self._frames, most))
 
     async def put(self, frame: Frame) -> None:
-        """Add a frame. A full live queue drops its oldest frame; a full lossless queue makes the caller wait.
+        """Add a frame. A full live queue drops its oldest frame; a full lossless queue blocks the caller.
 
-        A caller cancelled while it waits has its frame counted as dropped.
+        If the caller is cancelled while it waits, its frame counts as dropped.
         """
         self.counters.captured += 1
         if self._mode is CaptureMode.LOSSLESS:
@@ -95,7 +95,7 @@ class FrameQueue:
         self._wake()
 
     def take_nowait(self) -> Frame | None:
-        """The oldest waiting frame, now in flight, or None."""
+        """Take the oldest waiting frame, or None."""
         if not self._frames:
             return None
         frame = self._frames.popleft()
@@ -103,49 +103,49 @@ class FrameQueue:
         return frame
 
     def discard(self) -> None:
-        """Drop all waiting frames, counted."""
+        """Drop and count all waiting frames."""
         self._settle(dropped=len(self._frames))
         self._frames.clear()
 
     def mark_published(self, *, nan: bool = False) -> None:
-        """A frame taken from this queue was published, with finite numbers or not."""
+        """Count a taken frame as published; `nan` if its numbers are not finite."""
         self.counters.published += 1
         self.counters.nan += nan
         self._notify()
 
     def mark_failed(self) -> None:
-        """A frame taken from this queue gave no features."""
+        """Count a taken frame as failed."""
         self.counters.failed += 1
         self._notify()
 
     def abandon(self) -> None:
-        """Count the frames in flight as failed: nobody waits for them any more."""
+        """Drop waiting frames, and count the other frames in flight as failed: nothing waits for them any more."""
         self.discard()
         self.counters.failed += self.counters.in_flight
         self._notify()
 
     async def emptied(self) -> None:
-        """Wait until no frame waits in the queue (some may still be on their way through the model)."""
+        """Wait until the queue is empty (some frames may still be in the model)."""
         while self._frames:
             await self._changed.wait()
 
     def count_skipped(self, frames: int) -> None:
-        """Frames were captured, but discarded at the source because they came faster than they were taken."""
+        """Count frames that were captured but dropped at the source, because they came faster than they were taken."""
         self.counters.captured += frames
         self._settle(dropped=frames)
 
     def count_unreadable(self, frames: int) -> None:
-        """Frames were captured, but could not be decoded."""
+        """Count frames that were captured but could not be decoded."""
         self.counters.captured += frames
         self.counters.failed += frames
         self._notify()
 
     def count_decode_error(self) -> None:
-        """The decoder told of a damaged picture or packet."""
+        """Count a damaged image or packet that the decoder reported."""
         self.counters.decode_errors += 1
 
     async def settled(self) -> None:
-        """Wait until every captured frame was published, dropped or failed."""
+        """Wait until every captured frame is published, dropped or failed."""
         while self.counters.in_flight:
             await self._changed.wait()
 
@@ -153,7 +153,7 @@ class FrameQueue:
         try:
             while len(self._frames) >= self._capacity:
                 await self._changed.wait()
-        except BaseException:  # cancelled: the frame goes no further
+        except BaseException:  # cancelled: the frame is dropped
             self._settle(dropped=1)
             raise
 
@@ -167,7 +167,7 @@ class FrameQueue:
 
 
 class FrameQueues:
-    """The queues of all cameras, taken from in turn, so that no camera waits for a faster one."""
+    """The queues of all cameras, served in turn, so that no camera waits for a faster one."""
 
     def __init__(self) -> None:
         self._queues: dict[str, FrameQueue] = {}
@@ -190,36 +190,36 @@ class FrameQueues:
         frames_per_step: int = 1,
         first_epoch: int = 0,
     ) -> FrameQueue:
-        """Make the queue of a camera.
+        """Open the queue of a camera.
 
         Args:
-            camera: its name, not open yet.
+            camera: its name; must have no queue yet.
             mode: what a full queue does.
             capacity: frames that wait at most, at least 1.
-            counters: counters to go on with, or None to start at zero.
-            frames_per_step: frames that are taken together, at most.
+            counters: counters to continue, or None to start at zero.
+            frames_per_step: frames taken together at most.
             first_epoch: number of the first connection whose frames pass here.
         """
         if camera in self._queues:
             raise ValueError(f"camera {camera!r} already has a queue")
         if capacity < 1:
-            raise ValueError(f"capacity is at least 1, got {capacity}")
+            raise ValueError(f"capacity must be at least 1, got {capacity}")
         queue = FrameQueue(mode, capacity, frames_per_step, counters or FrameCounters(), self._wake, first_epoch)
         self._queues[camera] = queue
         self._turn.append(camera)
         return queue
 
     def close(self, camera: str) -> None:
-        """Drop the waiting frames of a camera, counted, and forget its queue. Idempotent."""
+        """Drop and count a camera's waiting frames, and remove its queue. Idempotent."""
         queue = self._queues.pop(camera, None)
         if queue is not None:
             queue.discard()
             self._turn.remove(camera)
 
     async def take(self, most: int) -> list[Frame]:
-        """Wait for frames, then take at most `most`: one of each camera, longest unserved first, then more of runs.
+        """Wait for frames, then take at most `most`: one of each camera, longest unserved first, then further ones.
 
-        A camera's frames come in their order; none is between them that was not taken.
+        A camera's frames are consecutive and in order.
         """
         while True:
             frames = self.take_nowait(most)
@@ -229,18 +229,18 @@ class FrameQueues:
             await self._filled.wait()
 
     def take_nowait(self, most: int) -> list[Frame]:
-        """What `take` takes, or nothing where no frame waits."""
+        """Take frames like `take`; an empty list if none wait."""
         cameras = self._next(most)
         self._turn = deque(sorted(self._turn, key=set(cameras).__contains__))
         return [frame for camera in cameras if (frame := self._queues[camera].take_nowait()) is not None]
 
     def peek(self, most: int) -> list[Frame]:
-        """What `take_nowait` would take at this moment, in no special order; they stay where they are."""
+        """The frames that `take_nowait` would take now, in no particular order, without taking them."""
         counts = Counter(self._next(most))
         return [frame for camera, count in counts.items() for frame in self._queues[camera].peek(count)]
 
     def _next(self, most: int) -> list[str]:
-        # Whose frames come next, one entry a frame: rounds through all cameras, then through those with runs.
+        # The cameras to take from, one entry a frame: one round over all, then over those that allow several a step.
         cameras: list[str] = []
         depth = 0
         while len(cameras) < most:

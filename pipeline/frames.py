@@ -1,14 +1,16 @@
-"""What travels through the pipeline: a captured frame, and the features made of it. Nothing mutates either."""
+"""The values that travel through the pipeline: captured frames, and the outputs of the model. All are immutable."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 Pixels = npt.NDArray[np.uint8]
-"""A picture [height, width, 3], BGR (OpenCV's order)."""
+"""Pixels [height, width, 3], BGR (OpenCV's order)."""
 
 Size = tuple[int, int]
 """Width and height in pixels, in this order."""
@@ -17,8 +19,29 @@ Affine = tuple[tuple[float, float, float], tuple[float, float, float]]
 """2x3 matrix [[a, b, c], [d, e, f]]: (x, y) -> (a x + b y + c, d x + e y + f)."""
 
 
+DType = Literal["float16", "bfloat16", "float32"]
+"""Number format of weights, memories and outputs."""
+
+Numbers = npt.NDArray[np.number[Any]]
+"""An array of any number format."""
+
+NUMPY_DTYPES: Final[Mapping[DType, np.dtype[np.number[Any]]]] = {
+    "float16": np.dtype("<f2"),
+    "bfloat16": np.dtype("<u2"),
+    "float32": np.dtype("<f4"),
+}
+"""The numpy type of each format; bfloat16 as its raw bits."""
+
+
+class OutputKind(StrEnum):
+    """What the numbers of an output are."""
+
+    FEATURES = "features"
+    """Tokens of the network."""
+
+
 class TokenGroup(StrEnum):
-    """The groups of a frame's tokens that can be published."""
+    """Groups of a frame's tokens that can be published."""
 
     CAMERA = "camera"
     REGISTERS = "registers"
@@ -28,22 +51,22 @@ class TokenGroup(StrEnum):
 
 
 PATCH_GROUPS = frozenset((TokenGroup.PATCH, TokenGroup.POOLED))
-"""The groups that a network without blocks has."""
+"""Groups of a network without blocks."""
 
 
 class Flag(StrEnum):
-    """What a receiver should know of a record beyond its numbers."""
+    """Conditions of a record that a receiver should know about."""
 
     RESET = "reset"
-    """The stream's memory started anew with this frame."""
+    """The stream's memory was reset before this frame."""
     NAN = "nan"
-    """The model gave a non-finite number; the stream's memory is reset after this frame."""
+    """A number of this frame is not finite; the stream's memory is reset after it."""
     SIZE_CHANGED = "size_changed"
-    """The source's frame size differs from the frame before."""
+    """The source's frame size differs from that of the previous frame."""
     WARMUP = "warmup"
     """One of the stream's first `scale_frames` frames."""
     RANDOM_WEIGHTS = "random_weights"
-    """The model's weights are random: the numbers mean nothing."""
+    """The model's weights are random: its outputs are meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +75,9 @@ class FrameStamp:
 
     Attributes:
         camera: the camera's configured name.
-        stream_epoch: number of the source's connection, from 0, new at each connect.
-        source_seq: number of the frame within the stream epoch, from 0, dropped frames included.
-        capture_unix_ns: wall-clock time of capture in nanoseconds since 1970 (data only, never used for intervals).
+        stream_epoch: number of the source's connection, from 0, incremented at each reconnect.
+        source_seq: number of the frame within the stream epoch, from 0; dropped frames are counted.
+        capture_unix_ns: wall-clock time of capture in nanoseconds since 1970 (data only; never used for intervals).
         capture_monotonic_ns: `CLOCK_MONOTONIC` time of capture in nanoseconds.
         pts_ns: the container's presentation time in nanoseconds, or None where the source has none.
         source_size: width and height of the frame as captured, in pixels.
@@ -71,12 +94,12 @@ class FrameStamp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """One captured picture.
+    """One captured frame.
 
     Attributes:
         stamp: where and when it was captured.
         pixels: uint8 [height, width, 3], BGR (OpenCV's order), C-contiguous, read-only. May be a view of memory shared
-            with the capture process, which gets it back when the last reference to the array is gone: keep no frame
+            with the capture process, which can reuse it once the last reference to the array is gone: keep frames no
             longer than needed.
     """
 
@@ -84,26 +107,77 @@ class Frame:
     pixels: Pixels
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FeatureTensor:
-    """One named tensor of a record.
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor that the model publishes of each frame: its name and form, without the numbers.
 
     Attributes:
-        name: `layer<N>/<group>`, unique within a record.
-        layer: 0-based index of the layer pair it comes from.
-        group: which tokens.
-        data: C-contiguous array that nothing writes again. float16 or float32, or, for bfloat16, the raw bits as uint16
-            with `is_bfloat16` set. Channels last, 2C of them: the frame block's output, then the global block's.
-            camera [1, 2C], registers [4, 2C], scale [1, 2C], patch [rows, cols, 2C], pooled [rows', cols', 2C].
-            A network of depth 0 gives patch and pooled only, with C channels: those of the patch embedding.
-        is_bfloat16: whether `data` holds bfloat16 bits.
+        name: unique within a record; words of A-Z a-z 0-9 _ - joined by slashes.
+        shape: of one frame, channels last.
+        dtype: number format.
+        kind: what the numbers are.
     """
 
     name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    kind: OutputKind
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in one record."""
+        return math.prod(self.shape) * NUMPY_DTYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutput(Output):
+    """Tokens of one group after one layer pair; `name` is `layer<N>/<group>`.
+
+    The last axis has 2C channels: the frame block's output, then the global block's. Shapes: camera [1, 2C],
+    registers [4, 2C], scale [1, 2C], patch [rows, cols, 2C], pooled [rows', cols', 2C]. A network of depth 0 has patch
+    and pooled only, with the C channels of the patch embedding.
+
+    Attributes:
+        layer: 0-based index of the layer pair.
+        group: which tokens.
+    """
+
     layer: int
     group: TokenGroup
-    data: npt.NDArray[np.generic]
-    is_bfloat16: bool = False
+
+    @classmethod
+    def of(cls, layer: int, group: TokenGroup, shape: tuple[int, ...], dtype: DType) -> "TokenOutput":
+        """The output with the name of its layer and group."""
+        return cls(f"layer{layer}/{group}", shape, dtype, OutputKind.FEATURES, layer, group)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputTensor:
+    """The numbers of one output for one frame.
+
+    Attributes:
+        output: what they are.
+        data: C-contiguous array of the output's shape; nothing writes to it again. numpy has no bfloat16: its raw bits
+            are uint16.
+
+    Raises:
+        ValueError: the array has another shape or number format than the output.
+    """
+
+    output: Output
+    data: Numbers
+
+    def __post_init__(self) -> None:
+        output, data = self.output, self.data
+        if (data.shape, data.dtype) != (output.shape, NUMPY_DTYPES[output.dtype]):
+            raise ValueError(
+                f"output {output.name} must be {output.dtype} {output.shape}, got {data.dtype} {data.shape}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The output's name."""
+        return self.output.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +185,9 @@ class Context:
     """How much of its stream's memory a frame attended to.
 
     Attributes:
-        frames: whole frames, itself included; those of a first block attend to each other, later ones too.
-        history_frames: older ones of which special tokens were left.
-        forgotten_frames: keyframes of this memory of which nothing was left.
+        frames: whole frames, itself included; within a first block, frames attend to earlier and later ones.
+        history_frames: older frames whose special tokens remained.
+        forgotten_frames: keyframes of this memory that were completely evicted.
     """
 
     frames: int
@@ -123,19 +197,19 @@ class Context:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """What the model made of one frame.
+    """The model's outputs for one frame.
 
     Attributes:
         stamp: the frame's stamp.
-        epoch: number of the model's memory of this stream, from 0, new at each reset of it.
-        epoch_frame: number of the frame within that memory, from 0. Frames of the epoch before, with which an epoch may
-            begin, are counted: the first frame published of it then has their number.
+        epoch: number of the stream's memory, from 0, incremented at each reset.
+        epoch_frame: number of the frame within the epoch, from 0. Frames of the previous epoch with which an epoch may
+            begin are counted: its first published frame then has a higher number than 0.
         keyframe: whether the frame entered the memory (later frames attend to it).
         flags: see `Flag`.
-        model_size: width and height of the picture that the model saw, in pixels.
+        model_size: width and height of the model's image, in pixels.
         grid: rows and columns of patches.
         to_source: maps a model pixel (x, y) to a source pixel (pixel centres at whole numbers).
-        tensors: in the order they are published.
+        tensors: in the order in which they are published.
         latency_us: microseconds by stage: `queue` (capture to the start of the step), `preprocess`, `model`.
         context: what it attended to; None where no block attends across frames.
     """
@@ -148,18 +222,18 @@ class Features:
     model_size: Size
     grid: tuple[int, int]
     to_source: Affine
-    tensors: tuple[FeatureTensor, ...]
+    tensors: tuple[OutputTensor, ...]
     latency_us: Mapping[str, int] = field(default_factory=dict)
     context: Context | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FrameFailure:
-    """A frame for which no features could be made, and why."""
+    """A frame that the model could not process, and the reason."""
 
     stamp: FrameStamp
     reason: str
 
 
 Outcome = Features | FrameFailure
-"""What becomes of a frame in the model."""
+"""The result of a frame."""

@@ -1,63 +1,75 @@
 """The one loop that moves frames: queues -> worker -> delivery. Nothing else takes frames or runs steps."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol, TypeVar
 
 from .delivery import Delivery
-from .engine.engine import Engine
-from .engine.prefetch import Prefetcher
+from .engine.prefetch import Prefetcher, StepEngine
 from .frame_queue import FrameQueues
 from .frames import Features, Frame, Outcome
 from .worker import Worker
 
+Stepping = TypeVar("Stepping", bound=StepEngine)
 
-async def pump(queues: FrameQueues, worker: Worker[Engine], delivery: Delivery, max_batch: int) -> None:
-    """Run steps for ever: a frame of each camera, or a run of frames of a lossless one, at most `max_batch` frames.
 
-    Where frames wait, the device need not: their pictures are fitted before the step ends, and the next step begins
-    before the last records of this one are published. Where a step takes several forwards, as when streams begin or
-    pictures differ in size, records leave as soon as theirs is over.
+class FlushEngine(Protocol):
+    """The method of an `Engine` that `flush` uses."""
+
+    def flush(self, camera: str) -> Sequence[Outcome]:
+        """Run a stream's waiting frames."""
+
+
+Flushing = TypeVar("Flushing", bound=FlushEngine)
+
+
+async def pump(queues: FrameQueues, worker: Worker[Stepping], delivery: Delivery, max_batch: int) -> None:
+    """Run steps forever, each of at most `max_batch` frames: one of each camera, or several of a lossless one.
+
+    While frames wait, the device is never idle: their images are preprocessed before the current step ends, and the
+    next step is started before the last records of this one are published. Where a step needs several forward passes,
+    as when streams begin or image sizes differ, each pass's records are published as soon as it is over.
 
     Raises:
-        DeviceError: the device failed; nothing of that forward, nor of those after it, was published.
+        DeviceError: the device failed; nothing of that forward pass or of later ones was published.
     """
 
     def hand_over(outcomes: list[Outcome], model_done_ns: int) -> None:
         worker.on_loop(partial(delivery.deliver, outcomes, model_done_ns))
 
-    ahead = Prefetcher(partial(worker.on_loop, partial(queues.peek, max_batch)))
+    prefetcher = Prefetcher(partial(worker.on_loop, partial(queues.peek, max_batch)))
     done: tuple[list[Outcome], int] | None = None
     while True:
         frames = await queues.take(max_batch) if done is None else queues.take_nowait(max_batch)
-        step = worker.start(partial(_step, ahead, frames, hand_over)) if frames else None
+        step = worker.start(partial(_step, prefetcher, frames, hand_over)) if frames else None
         del frames  # their pixels go back to the capture processes
         if done is not None:
             delivery.deliver(*done)
         done = None if step is None else await step()
 
 
-async def flush(camera: str, worker: Worker[Engine], delivery: Delivery) -> None:
-    """Publish what the engine still holds of a stream that gets no more frames."""
+async def flush(camera: str, worker: Worker[Flushing], delivery: Delivery) -> None:
+    """Publish what the engine still holds of a stream that receives no more frames."""
     outcomes, model_done_ns = await worker.run(partial(_flush, camera))
     delivery.deliver(outcomes, model_done_ns)
 
 
 def _step(
-    ahead: Prefetcher, frames: list[Frame], hand_over: Callable[[list[Outcome], int], None], engine: Engine
+    prefetcher: Prefetcher, frames: list[Frame], hand_over: Callable[[list[Outcome], int], None], engine: StepEngine
 ) -> tuple[list[Outcome], int]:
-    """Hand over what each forward of a step gave, but for the last one, whose outcomes are returned.
+    """Run a step: hand over the outcomes of each forward pass, but return those of the last one.
 
-    The event loop is waited for, and the device with it: so not for failures alone.
+    Handing over waits for the event loop, and keeps the device waiting, so failures alone are kept for later.
     """
     outcomes, done_ns = list[Outcome](), time.monotonic_ns()
-    for part in ahead.step(engine, frames):
-        outcomes, done_ns = outcomes + part.outcomes, time.monotonic_ns()
-        if not part.last and any(isinstance(outcome, Features) for outcome in outcomes):
+    for result in prefetcher.step(engine, frames):
+        outcomes, done_ns = outcomes + result.outcomes, time.monotonic_ns()
+        if not result.last and any(isinstance(outcome, Features) for outcome in outcomes):
             hand_over(outcomes, done_ns)
             outcomes = []
     return outcomes, done_ns
 
 
-def _flush(camera: str, engine: Engine) -> tuple[list[Outcome], int]:
+def _flush(camera: str, engine: FlushEngine) -> tuple[Sequence[Outcome], int]:
     return engine.flush(camera), time.monotonic_ns()

@@ -1,7 +1,7 @@
-"""The thread that owns the engine: a CUDA context, the weights and every stream's memory are touched by it alone.
+"""The thread that owns the engine: it alone uses the CUDA context, the weights and the streams' memory.
 
-The event loop hands it calls, one at a time and in order, and awaits their results; a call that hangs blocks no one
-else, and `busy_s` and `is_overdue` let others see it.
+The event loop submits calls, which run one at a time and in order, and awaits their results. A call that hangs blocks
+nothing else; `busy_s` and `is_overdue` make it visible.
 """
 
 import math
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class _Call(Generic[Owned]):
-    """A call on its way through the worker; `done` is set on the event loop once `result` or `error` is there."""
+    """A submitted call; `done` is set on the event loop once `result` or `error` is available."""
 
     function: Callable[[Owned], Any]
     limited: bool = False
@@ -36,23 +36,23 @@ class _Call(Generic[Owned]):
 
 @dataclass(frozen=True, slots=True)
 class _Busy:
-    # One value, so that another thread sees it whole.
+    # One object, so that another thread reads both values of one call.
     since: float
     until: float
 
 
 class Worker(Generic[Owned]):
-    """Runs calls on a resource in the one thread that made it.
+    """Runs calls on a resource in the thread that created it.
 
     An asynchronous context manager: entering starts the thread and waits until `make` has returned (its exception is
-    raised here); leaving closes the resource, waiting at most `close_timeout_s` for a call that is still running.
-    Cancelling a wait abandons the result, not the call.
+    raised here); leaving closes the resource, waiting at most `close_timeout_s` for a running call. Cancelling a wait
+    abandons the result, not the call.
 
     Args:
-        make: makes the resource, in the worker's thread.
-        call_limit_s: seconds that a call may take before it is overdue. Making the resource has no limit.
-        close_timeout_s: seconds to wait for the thread at the end, those that the call now running has had already
-            among them. A thread that hangs longer is left behind; it is daemonic: the process can end without it.
+        make: creates the resource, in the worker's thread.
+        call_limit_s: seconds after which a call is overdue. Creating the resource has no limit.
+        close_timeout_s: seconds to wait for the thread at the end, counted from the start of a running call. A thread
+            that hangs longer is abandoned; it is a daemon thread, so the process can end without it.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Worker(Generic[Owned]):
         self._thread.start()
         try:
             await self._started.done.wait()
-        except BaseException:  # cancelled while the resource is being made
+        except BaseException:  # cancelled while the resource is being created
             await self._close()
             raise
         if self._started.error is not None:
@@ -89,28 +89,28 @@ class Worker(Generic[Owned]):
 
     @property
     def busy_s(self) -> float:
-        """Seconds that the call now running has taken; 0 when there is none."""
+        """Seconds that the running call has taken so far; 0 if none is running."""
         busy = self._busy
         return 0.0 if busy is None else time.monotonic() - busy.since
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the call now running has taken longer than it may."""
+        """Whether the running call has exceeded its time limit."""
         busy = self._busy
         return busy is not None and time.monotonic() > busy.until
 
     def stack(self) -> list[str]:
-        """Where the worker's thread is at this moment, outermost call first: file, line and function. No values."""
+        """The thread's present call stack, outermost call first: file, line and function, without values."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         calls = traceback.extract_stack(frame) if frame else []
         return [f"{call.filename}:{call.lineno} {call.name}" for call in calls]
 
     async def run(self, function: Callable[[Owned], Result], *, limited: bool = True) -> Result:
-        """Run `function(resource)` in the worker's thread, after all calls made before, and return its result.
+        """Run `function(resource)` in the worker's thread, after all earlier calls, and return its result.
 
         Args:
             function: what to run.
-            limited: whether it may become overdue; not what reads or writes files, whose disk may be slow.
+            limited: whether the time limit applies; False for calls that read or write files, as disks may be slow.
 
         Raises:
             RuntimeError: the worker is closing.
@@ -121,10 +121,10 @@ class Worker(Generic[Owned]):
     def start(
         self, function: Callable[[Owned], Result], *, limited: bool = True
     ) -> Callable[[], Coroutine[None, None, Result]]:
-        """As `run`, but hand the call over at once and wait later.
+        """Submit a call like `run`, but wait for it later.
 
         Returns:
-            waits for the result; to be called once.
+            a function that waits for the result; to be called once.
 
         Raises:
             RuntimeError: the worker is closing.
@@ -165,12 +165,12 @@ class Worker(Generic[Owned]):
                 self._finish(self._started)
                 while (call := self._calls.get()) is not None:
                     self._execute(call, owned)
-                    del call  # its result must not live until the next call comes
-        except BaseException as error:  # making or closing the resource failed: `__aenter__` re-raises the former
+                    del call  # its result must not live until the next call
+        except BaseException as error:  # creating or closing failed: `__aenter__` raises the former
             self._started.error = self._started.error or error
             self._finish(self._started)
         finally:
-            self._tell_loop(self._stopped.set)
+            self._notify_loop(self._stopped.set)
 
     def _execute(self, call: _Call[Owned], owned: Owned) -> None:
         now = time.monotonic()
@@ -183,10 +183,10 @@ class Worker(Generic[Owned]):
         self._finish(call)
 
     def _finish(self, call: _Call[Owned]) -> None:
-        self._tell_loop(call.done.set)
+        self._notify_loop(call.done.set)
 
-    def _tell_loop(self, function: Callable[[], None]) -> None:
+    def _notify_loop(self, function: Callable[[], None]) -> None:
         try:
             self.on_loop(function)
-        except RuntimeError:  # the event loop is gone, and with it whoever waited (anyio.RunFinishedError is one)
+        except RuntimeError:  # the event loop is gone, and the waiter with it (anyio.RunFinishedError is one)
             return

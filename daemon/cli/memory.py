@@ -14,8 +14,8 @@ from retinad.pipeline.cache.kv_pool import gib
 from retinad.pipeline.config import CameraConfig, ModelConfig, ResizeMode
 from retinad.pipeline.engine.admission import HEADROOM, pool_shape
 from retinad.pipeline.engine.batch_size import step_bytes
-from retinad.pipeline.engine.outputs import TokenShape
 from retinad.pipeline.engine.preprocess import ResizeGeometry, resize_geometry
+from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import blank_model

@@ -10,12 +10,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from retinad.pipeline.config import (
     CaptureMode,
     DType,
-    Execution,
+    ExecutionName,
     FlashInferKernels,
     MemoryDType,
     MixerName,
     ResizeMode,
-    Transport,
+    RtspTransport,
 )
 from retinad.pipeline.frames import TokenGroup
 from retinad.pipeline.model.backbones import BACKBONES
@@ -100,7 +100,7 @@ class ModelTable(BaseModel):
     device: Annotated[str, Field(pattern=_DEVICE)] = "auto"
     dtype: Literal["auto", DType] = "auto"
     attention: Literal["auto", "triton", "dense", "flashinfer"] = "auto"
-    execution: Execution | None = None
+    execution: ExecutionName | None = None
     memory_dtype: MemoryDType | None = None
     flashinfer_kernels: Literal["auto", FlashInferKernels] | None = None
     max_batch: Annotated[int, Field(ge=1, le=1024)] | None = None
@@ -152,7 +152,7 @@ class CameraTable(BaseModel):
     connect_timeout_s: Seconds | None = None
     stall_timeout_s: Seconds | None = None
     retry: bool | None = None
-    transport: Transport | None = None
+    transport: RtspTransport | None = None
     size: Annotated[list[Pixels], Field(min_length=2, max_length=2)] | None = None
     fourcc: Annotated[str, Field(pattern=_FOURCC)] | None = None
     stream: StreamTable | None = None

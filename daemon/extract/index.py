@@ -55,14 +55,15 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor of a shard: its first axis are the shard's frames, `shape` are the others.
+    """A tensor of a shard: its first axis is the shard's frames, `shape` are the other axes.
 
-    `dtype` is float16, float32 or bfloat16, whose bits an `.npz` holds as uint16.
+    `layer` and `group` are None where it holds no tokens. `dtype` is float16, float32 or bfloat16, whose bits an
+    `.npz` holds as uint16.
     """
 
     name: str
-    layer: int
-    group: TokenGroup
+    layer: int | None
+    group: TokenGroup | None
     dtype: str
     shape: tuple[int, ...]
 

@@ -6,17 +6,17 @@ index, the shards that it names and the memory that it goes on from always belon
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
 from retinad.pipeline.files.atomic import written_whole
 from retinad.pipeline.files.tensors import Entry, write_tensor_file
-from retinad.pipeline.frames import Features, FeatureTensor, FrameFailure, Outcome
+from retinad.pipeline.frames import DType, Features, FrameFailure, Outcome, OutputTensor, TokenOutput
 from retinad.pipeline.publish.encode import tensor_bytes
 
 from ..exit_codes import ExitCode, JobError
@@ -41,8 +41,8 @@ from .names import find_unreadable, name_of
 SHARD_BYTES = 256 << 20
 """A shard is full when it has so many bytes of features: large enough for any disk, small enough to wait for."""
 
-_NAMES = {"<f2": ("float16", "F16"), "<f4": ("float32", "F32"), "<u2": ("bfloat16", "BF16")}
-"""What a tensor's numbers are called in the index and in safetensors, by numpy's name; numpy has no bfloat16."""
+_SAFETENSORS_DTYPES: Final[Mapping[DType, str]] = {"float16": "F16", "float32": "F32", "bfloat16": "BF16"}
+"""The name of each number format in safetensors."""
 
 
 def find_index(folder: Path) -> Index | None:
@@ -71,9 +71,8 @@ class _Shard:
     frames: list[Features]
 
     def takes(self, features: Features) -> bool:
-        """Whether a frame is of the same size as the others."""
-        one, other = self.first, features
-        return (one.stamp.source_size, one.model_size) == (other.stamp.source_size, other.model_size)
+        """Whether a frame has the same size and outputs as the others."""
+        return _form(self.first) == _form(features)
 
 
 class Output:
@@ -225,8 +224,13 @@ def write_safetensors(path: Path, frames: Sequence[Features]) -> None:
         OSError: it cannot be written.
     """
     entries = [
-        Entry(name, _names(one)[1], (len(frames), *one.data.shape), (tensor_bytes(tensor) for tensor in row))
-        for name, one, row in _columns(frames)
+        Entry(
+            one.name,
+            _SAFETENSORS_DTYPES[one.output.dtype],
+            (len(frames), *one.output.shape),
+            (tensor_bytes(tensor) for tensor in row),
+        )
+        for one, row in _columns(frames)
     ]
     write_tensor_file(path, {"retinad": "features of consecutive frames; see index.json"}, entries)
 
@@ -237,23 +241,31 @@ def write_npz(path: Path, frames: Sequence[Features]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    arrays = {name: np.stack([tensor.data for tensor in row]) for name, _, row in _columns(frames)}
+    arrays = {one.name: np.stack([tensor.data for tensor in row]) for one, row in _columns(frames)}
     with written_whole(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes them for `allow_pickle`
 
 
-def _columns(frames: Sequence[Features]) -> list[tuple[str, FeatureTensor, list[FeatureTensor]]]:
-    # Each tensor's name, its first, and that of every frame.
+def _columns(frames: Sequence[Features]) -> list[tuple[OutputTensor, list[OutputTensor]]]:
+    # Each output's tensors, one a frame, and the first of them.
     firsts = frames[0].tensors
-    return [(one.name, one, [frame.tensors[place] for frame in frames]) for place, one in enumerate(firsts)]
+    return [(one, [frame.tensors[index] for frame in frames]) for index, one in enumerate(firsts)]
+
+
+def _form(features: Features) -> tuple[object, ...]:
+    return features.stamp.source_size, features.model_size, *(tensor.output for tensor in features.tensors)
+
+
+def _entry(tensor: OutputTensor) -> TensorEntry:
+    output = tensor.output
+    tokens = output if isinstance(output, TokenOutput) else None
+    layer, group = (None, None) if tokens is None else (tokens.layer, tokens.group)
+    return TensorEntry(output.name, layer, group, output.dtype, output.shape)
 
 
 def _described(file: str, frames: Sequence[Features], first: int, files: Sequence[str]) -> ShardEntry:
     one = frames[0]
-    tensors = (
-        TensorEntry(tensor.name, tensor.layer, tensor.group, _names(tensor)[0], tensor.data.shape)
-        for tensor in one.tensors
-    )
+    tensors = (_entry(tensor) for tensor in one.tensors)
     entries = (
         FrameEntry(
             frame=first + place,
@@ -269,10 +281,6 @@ def _described(file: str, frames: Sequence[Features], first: int, files: Sequenc
     )
     size = one.stamp.source_size
     return ShardEntry(file, size, one.model_size, one.grid, one.to_source, tuple(tensors), tuple(entries))
-
-
-def _names(tensor: FeatureTensor) -> tuple[str, str]:
-    return _NAMES[tensor.data.dtype.str]
 
 
 def _frames_of(features: Features) -> int:

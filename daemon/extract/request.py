@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from retinad.pipeline.config import CameraConfig, CaptureMode, ModelConfig, ResizeMode, StreamConfig
-from retinad.pipeline.engine.batch_size import RUNS, Room, longest_run
+from retinad.pipeline.engine.batch_size import FRAMES_PER_STEP, Room, largest_frames_per_step
 from retinad.pipeline.engine.checkpoint import ModelIdentity
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import weights_name
@@ -97,7 +97,8 @@ def choose_run(wanted: Extraction, size: Size, before: Index | None) -> int:
     if room is None:
         return asked or wanted.stream.run_frames
     try:
-        return longest_run(wanted.model, wanted.stream, size, wanted.resize, room, (asked,) if asked else RUNS)
+        choices = (asked,) if asked else FRAMES_PER_STEP
+        return largest_frames_per_step(wanted.model, wanted.stream, size, wanted.resize, room, choices)
     except ValueError:
         return asked or wanted.stream.run_frames  # such a picture cannot be fitted: the engine says so of each
 

@@ -16,7 +16,7 @@ from retinad.client.wire import ModelHeader
 from retinad.pipeline.capture.camera import CameraState
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.outputs import largest_record_bytes
+from retinad.pipeline.engine.heads import largest_outputs
 from retinad.pipeline.errors import DeviceError, ModelError
 from retinad.pipeline.frame_queue import FrameQueues
 from retinad.pipeline.publish.publisher import Publisher
@@ -114,11 +114,12 @@ class _Service:
         return code
 
     async def _run_parts(self) -> ExitCode:
-        description = Description(self._config.model.output, self._dependencies.versions)
+        outputs = largest_outputs(self._config.model)
+        description = Description(outputs, self._dependencies.versions)
         with Publisher(
             self._config.publish,
             model=ModelHeader(name=self._config.model.name, weights="loading"),
-            largest_message_bytes=largest_record_bytes(self._config.model),
+            largest_message_bytes=sum(output.nbytes for output in outputs),
             describe=description,
             burst_messages=_most_at_once(self._config),
         ) as publisher:

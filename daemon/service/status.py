@@ -7,9 +7,10 @@ import structlog
 
 from retinad.client.wire import CameraHeader, EndHeader, HelloHeader, ModelHeader, StatusHeader
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
-from retinad.pipeline.config import OutputConfig
 from retinad.pipeline.engine.statistics import ModelDescription
 from retinad.pipeline.frame_queue import FrameCounters
+from retinad.pipeline.frames import Output, TokenOutput
+from retinad.pipeline.publish.encode import WIRE_DTYPES
 from retinad.pipeline.publish.publisher import Publisher
 
 from .cameras import CameraReport
@@ -17,19 +18,17 @@ from .loop_lag import LoopLag
 
 _log = structlog.get_logger("retinad")
 
-_DTYPES = {"float16": "<f2", "float32": "<f4", "bfloat16": "bf16"}
-
 
 class Description:
     """What `hello` says of the service. Called by the publisher each time it sends one.
 
     Args:
-        output: which features are published.
+        outputs: what is published of each frame.
         versions: versions of retinad and of the libraries below it, by name.
     """
 
-    def __init__(self, output: OutputConfig, versions: Mapping[str, str]) -> None:
-        self._output = output
+    def __init__(self, outputs: Sequence[Output], versions: Mapping[str, str]) -> None:
+        self._tokens = [output for output in outputs if isinstance(output, TokenOutput)]
         self._versions = dict(versions)
         self.models: tuple[ModelHeader, ...] = ()
         self.cameras: Callable[[], Sequence[CameraReport]] = tuple
@@ -44,9 +43,9 @@ class Description:
                 CameraHeader(name=report.config.name, mode=report.config.mode, state=report.status.state)
                 for report in self.cameras()
             ),
-            layers=self._output.layers,
-            tokens=tuple(self._output.tokens),
-            dtype=_DTYPES[self._output.dtype],
+            layers=tuple(dict.fromkeys(output.layer for output in self._tokens)),
+            tokens=tuple(dict.fromkeys(output.group for output in self._tokens)),
+            dtype=next((WIRE_DTYPES[output.dtype] for output in self._tokens), ""),
         )
 
 

@@ -1,1 +1,1 @@
-"""From frames to outputs: streams, batches, the model's execution, and recovery from faults."""
+"""The engine: frames in, outputs out. Streams, batches, execution of the model, recovery from faults."""

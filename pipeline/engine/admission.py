@@ -1,4 +1,4 @@
-"""How many streams are let in: a number that the config gives, and what the device's memory holds."""
+"""Admission control: the configured limit on streams, and the device memory for their KV caches."""
 
 import torch
 
@@ -9,17 +9,17 @@ from ..config import ModelConfig, StreamConfig
 from ..errors import AdmissionError
 from ..model.delta_state import streaming_config
 from ..model.devices import torch_dtype
-from .outputs import TokenShape
+from .token_shape import TokenShape
 
 HEADROOM = 10
-"""A tenth of a GPU's memory is left for what a step computes with: at most 1 GiB for 8 frames of the released model."""
+"""One tenth of a GPU's memory is reserved for activations: at most 1 GiB for 8 frames of the released model."""
 
 
 def pool_shape(config: ModelConfig) -> PoolShape:
-    """What a stream of a model takes in its pool.
+    """The shape of a model's KV cache pool.
 
     Raises:
-        ValueError: the network's channels are no multiple of its heads.
+        ValueError: the network's channels are not a multiple of its heads.
     """
     network, dtype, device = config.network, torch_dtype(config.dtype), torch.device(config.device)
     delta = streaming_config(network.channels, network.heads)
@@ -29,7 +29,7 @@ def pool_shape(config: ModelConfig) -> PoolShape:
 
 
 def memory_limit(device: torch.device) -> int | None:
-    """Bytes that the streams' memories may take of a device whose weights are loaded; None on a CPU: what it gives."""
+    """Bytes of device memory for the streams' caches once the weights are loaded; None (no limit) on a CPU."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
@@ -37,26 +37,26 @@ def memory_limit(device: torch.device) -> int | None:
 
 
 def check_admission(camera: str, stream: StreamConfig, opened: int, config: ModelConfig, pool: KVCachePool) -> None:
-    """Let one stream more in, or refuse it before its first frame.
+    """Admit one more stream, or refuse it before its first frame.
 
     Args:
         camera: whose stream it is.
-        stream: what it remembers.
-        opened: streams that are open already.
+        stream: its settings.
+        opened: number of streams already open.
         config: the model.
-        pool: where they are stored.
+        pool: storage of their caches.
 
     Raises:
         AdmissionError: `max_streams` are open.
     """
     if opened >= config.max_streams:
         raise AdmissionError(
-            f"camera {camera!r} is one too many: max_streams = {config.max_streams} are open and hold "
-            f"{gib(pool.nbytes)}; it would take up to {pool.shape.describe(_largest(stream, config))}"
+            f"camera {camera!r} exceeds max_streams = {config.max_streams}: the open streams hold {gib(pool.nbytes)}, "
+            f"and it would need up to {pool.shape.describe(_largest(stream, config))}"
         )
 
 
 def _largest(stream: StreamConfig, config: ModelConfig) -> CacheLayout:
-    # The highest picture there is, a square one.
+    # A square image: none is higher than it is wide.
     side = config.image_width // config.network.patch_size
     return TokenShape.of(config.network, (side, side)).layout(stream)

@@ -1,4 +1,4 @@
-"""How many frames of a recording one step may take: as many as the device's free memory holds."""
+"""Chooses how many frames of a recording one step takes: as many as fit in the device's free memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,25 +9,25 @@ from ..cache.kv_pool import gib
 from ..config import ModelConfig, ResizeMode, StreamConfig
 from ..errors import AdmissionError
 from ..frames import Size
-from ..model.devices import torch_dtype
 from .admission import memory_limit, pool_shape
-from .outputs import TokenShape
+from .heads import make_heads
 from .preprocess import resize_geometry
+from .token_shape import TokenShape
 
-RUNS = (32, 16, 8, 4, 2, 1)
-"""What is tried, the longest first."""
+FRAMES_PER_STEP = (32, 16, 8, 4, 2, 1)
+"""Numbers of frames that are tried, the largest first."""
 
 BLOCK_BYTES = 64
-"""Bytes that a block computes with, for each channel of each token."""
+"""Bytes of a block's activations for each channel of each token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A device's memory with the weights loaded.
+    """A device's free memory once the weights are loaded.
 
     Attributes:
-        free_bytes: that nothing holds.
-        pool_bytes: of them, what the streams' memories may take.
+        free_bytes: all of it.
+        pool_bytes: the part that the streams' caches may use.
     """
 
     free_bytes: int
@@ -35,43 +35,49 @@ class Room:
 
     @classmethod
     def of(cls, device: torch.device) -> "Room | None":
-        """A device's; None where the host's memory is meant, which nobody counts."""
+        """The room on a device; None for a CPU, whose memory is not limited."""
         limit = memory_limit(device)
         return None if limit is None else cls(torch.cuda.mem_get_info(device)[0], limit)
 
 
-def longest_run(
-    model: ModelConfig, stream: StreamConfig, size: Size, resize: ResizeMode, room: Room, runs: Sequence[int] = RUNS
+def largest_frames_per_step(
+    model: ModelConfig,
+    stream: StreamConfig,
+    size: Size,
+    resize: ResizeMode,
+    room: Room,
+    choices: Sequence[int] = FRAMES_PER_STEP,
 ) -> int:
-    """The first of `runs` whose memory and step fit.
+    """The first of `choices` whose cache and activations fit in memory.
 
     Args:
         model: what runs.
-        stream: what the stream remembers; its `run_frames` does not count.
-        size: width and height of the pictures as captured.
-        resize: how they are fitted.
-        room: what there is.
-        runs: what is tried, in this order.
+        stream: the stream's settings; its `run_frames` is ignored.
+        size: width and height of the frames as captured.
+        resize: how they are fitted to the model.
+        room: the free memory.
+        choices: what is tried, in this order.
 
     Raises:
-        AdmissionError: not even the last fits; the message has the sum.
-        ValueError: a picture of this size cannot be fitted to the model.
+        AdmissionError: not even the last one fits; the message has the sum.
+        ValueError: an image of this size cannot be fitted to the model.
     """
     geometry = resize_geometry(size, resize, model.image_width, model.network.patch_size)
     tokens, shape = TokenShape.of(model.network, geometry.grid), pool_shape(model)
-    for run in runs:
-        layout = tokens.layout(replace(stream, run_frames=run))
+    for frames in choices:
+        layout = tokens.layout(replace(stream, run_frames=frames))
         memory = shape.bytes_of(layout)
-        if memory <= room.pool_bytes and memory + run * step_bytes(model, tokens) <= room.free_bytes:
-            return run
+        if memory <= room.pool_bytes and memory + frames * step_bytes(model, tokens) <= room.free_bytes:
+            return frames
     raise AdmissionError(
-        f"no memory for the recording: its stream takes {shape.describe(layout)}, and a step "
-        f"{gib(step_bytes(model, tokens))}; {gib(room.pool_bytes)} and {gib(room.free_bytes)} are there"
+        f"not enough memory for the recording: its stream needs {shape.describe(layout)} of {gib(room.pool_bytes)}, "
+        f"and with a step's {gib(step_bytes(model, tokens))} it must fit in {gib(room.free_bytes)}"
     )
 
 
 def step_bytes(model: ModelConfig, tokens: TokenShape) -> int:
-    """Bytes, about, that a step computes with for each of its frames: in a block, and for what is published of it."""
-    output = model.output
-    kept = len(output.layers) * tokens.parts * (4 + torch_dtype(output.dtype).itemsize)
-    return tokens.tokens * tokens.channels * (BLOCK_BYTES + kept)
+    """Approximate bytes that a step needs for each frame: a block's activations, and the outputs."""
+    heads = make_heads(model)
+    kept = len(heads.layers) * tokens.parts * 4  # float32 tokens of the layers that are read
+    published = sum(output.nbytes for output in heads.outputs(tokens))
+    return tokens.tokens * tokens.channels * (BLOCK_BYTES + kept) + published

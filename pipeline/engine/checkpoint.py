@@ -1,4 +1,4 @@
-"""A stream as a file: its memory, its place in its epoch, its last pictures, and what must be the same to go on."""
+"""Saves a stream to a file and restores it: its memory, counters and last images, and the settings that must match."""
 
 import time
 from collections.abc import Iterator
@@ -18,26 +18,26 @@ from ..errors import StateError
 from ..files.state_file import StateFile, open_state_file, write_state_file
 from ..frames import FrameStamp, Size
 from ..model.delta_state import new_state
-from .outputs import TokenShape
 from .preprocess import ResizeGeometry, resize_geometry
 from .stream import Stream
+from .token_shape import TokenShape
 
 SCHEMA = 2
-"""Number of the files' form."""
+"""Version of the file format."""
 
 META = torch.device("meta")
-"""Where tensors have shapes only."""
+"""The device of tensors that have shapes only."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """What of a model a memory depends on.
+    """The properties of a model that a memory depends on.
 
     Attributes:
         weights: their name, as published.
         network: its shape.
-        layers: global blocks that run.
-        dtype: number format that it computes in.
+        layers: number of global blocks that run.
+        dtype: number format in which it computes.
     """
 
     weights: str
@@ -47,13 +47,13 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, config: ModelConfig, weights: str) -> "ModelIdentity":
-        """Of a configured model, whose weights are called so."""
+        """The identity of a configured model with these weights."""
         return cls(weights, config.network, len(config.running_mixers), config.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What must be the same for a stream to go on from a file."""
+    """The settings that must match for a stream to be restored from a file."""
 
     model: ModelIdentity
     stream: StreamConfig
@@ -62,7 +62,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Where a stream stands; see `StreamWindow` and `Stream`."""
+    """A stream's counters; see `StreamWindow` and `Stream`."""
 
     committed: int
     pinned: int
@@ -71,7 +71,7 @@ class Counters:
     next_frame: int
     reset: bool
     carried: bool
-    ended: bool = False  # files of before have none
+    ended: bool = False  # missing in older files
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,13 @@ class SavedStream:
     """The header of a file.
 
     Attributes:
-        schema: number of its form.
+        schema: version of its format.
         camera: whose stream it was.
         saved_unix_ns: when it was written.
-        setting: what must be the same.
-        source_size, model_size, grid: of its pictures.
-        counters: where it stood.
-        recent: pictures that are kept for the next epoch.
+        setting: the settings that must match.
+        source_size, model_size, grid: of its frames.
+        counters: the stream's counters.
+        recent: number of images kept for the next epoch.
     """
 
     schema: int
@@ -105,45 +105,45 @@ class _Schema:
 
 
 def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: float | None) -> None:
-    """Write a stream to a file, see `write_state_file`. The stream goes on as if nothing had been.
+    """Write a stream to a file, see `write_state_file`. The stream is unchanged.
 
     Raises:
-        StateError: it remembers nothing yet, frames of it still wait, or the file cannot be written by the deadline.
+        StateError: its memory is empty, frames of it wait, or the file cannot be written by the deadline.
     """
     state = stream.state
     if state is None or stream.last is None or stream.starting:
-        raise StateError(f"camera {stream.camera!r} remembers nothing yet")
+        raise StateError(f"camera {stream.camera!r} has no memory yet")
     if stream.waiting:
-        raise StateError(f"{len(stream.waiting)} frames of camera {stream.camera!r} wait for their step: flush first")
+        raise StateError(f"{len(stream.waiting)} frames of camera {stream.camera!r} still wait: flush it first")
     header = msgspec.json.encode(_saved(stream, state.window, Setting(model, stream.config, stream.resize)))
     tensors = _named(state)
-    tensors += [(_picture(index), levels) for index, levels in enumerate(stream.recent.levels)]
+    tensors += [(_image_key(index), levels) for index, levels in enumerate(stream.recent.levels)]
     write_state_file(path, header.decode(), tensors, deadline_s)
 
 
 def load_stream(stream: Stream, model: ModelIdentity, pool: KVCachePool, image_width: int, path: Path) -> SavedStream:
-    """Let a stream go on from a file, whatever it remembered before.
+    """Restore a stream from a file, replacing its memory.
 
-    Its next frame goes on from there if it has the same size, whatever connection it comes from.
+    Its next frame continues from there if it has the same size, whatever connection it comes from.
 
     Returns:
-        what the file says of itself.
+        the file's header.
 
     Raises:
-        StateError: the file cannot be read, or it is not for this stream. Nothing has changed, unless a tensor cannot
-            be read or is not what was written: then the stream remembers nothing.
-        AdmissionError: the pool has no room for it. The stream remembers nothing then.
+        StateError: the file cannot be read, or does not match this stream. The stream is unchanged, unless a tensor is
+            unreadable or damaged: then its memory is empty.
+        AdmissionError: the pool has no room for it. The stream's memory is empty then.
     """
     setting = Setting(model, stream.config, stream.resize)
     with open_state_file(path) as file:
         saved = _checked(file, setting, path)
-        geometry = _fitted(saved, image_width, path)
+        geometry = _geometry_of(saved, image_width, path)
         layout = TokenShape.of(model.network, saved.grid).layout(stream.config)
         window = _window(saved, layout, path)
         for name, dtype, extent in _expected(pool.shape, window):
             file.check(name, dtype, extent)
-        # On the device before the stream is touched: there may be no room for them.
-        names, device = [_picture(index) for index in range(saved.recent)], pool.shape.device
+        # Copied to the device before the stream is changed: it may have no room for them.
+        names, device = [_image_key(index) for index in range(saved.recent)], pool.shape.device
         levels = [file.tensor(name, torch.uint8, _extent(geometry)).to(device) for name in names]
         _replace(stream, pool, window, file)
     _resume(stream, saved, geometry, levels)
@@ -179,7 +179,7 @@ def _checked(file: StateFile, setting: Setting, path: Path) -> SavedStream:
     try:
         schema = msgspec.json.decode(file.header, type=_Schema).schema
         if schema != SCHEMA:
-            raise StateError(f"{path} is of form {schema}, this program reads {SCHEMA}")
+            raise StateError(f"{path} has format {schema}; this version reads format {SCHEMA}")
         saved = msgspec.json.decode(file.header, type=SavedStream)
     except (msgspec.DecodeError, ValueError) as error:
         raise StateError(f"{path} cannot be read: {error}") from error
@@ -189,7 +189,7 @@ def _checked(file: StateFile, setting: Setting, path: Path) -> SavedStream:
     return saved
 
 
-def _fitted(saved: SavedStream, image_width: int, path: Path) -> ResizeGeometry:
+def _geometry_of(saved: SavedStream, image_width: int, path: Path) -> ResizeGeometry:
     patch_size = saved.setting.model.network.patch_size
     try:
         geometry = resize_geometry(saved.source_size, saved.setting.resize, image_width, patch_size)
@@ -197,8 +197,8 @@ def _fitted(saved: SavedStream, image_width: int, path: Path) -> ResizeGeometry:
         raise StateError(f"{path} is for another stream: {error}") from error
     if (geometry.model_size, geometry.grid) != (saved.model_size, saved.grid):
         raise StateError(
-            f"{path} is for another stream: the model saw pictures of {saved.source_size[0]}x{saved.source_size[1]} "
-            f"pixels at {saved.model_size}, now it sees them at {geometry.model_size}"
+            f"{path} is for another stream: frames of {saved.source_size[0]}x{saved.source_size[1]} pixels were "
+            f"resized to {saved.model_size}, now they are resized to {geometry.model_size}"
         )
     return geometry
 
@@ -207,7 +207,7 @@ def _window(saved: SavedStream, layout: CacheLayout, path: Path) -> StreamWindow
     counters = saved.counters
     pinned = range(1, layout.pinned_pages + 1) if layout.pinned_pages else range(1)
     if counters.committed < max(1, counters.pinned) or counters.pinned not in pinned or counters.later < 0:
-        raise StateError(f"{path} contradicts itself: {counters}")
+        raise StateError(f"{path} is inconsistent: {counters}")
     return StreamWindow(layout, counters.committed, counters.pinned, counters.later)
 
 
@@ -242,7 +242,7 @@ def _extent(geometry: ResizeGeometry) -> tuple[int, int, int]:
 
 
 def _named(state: StreamState) -> list[tuple[str, Tensor]]:
-    # Views of all that later steps can see.
+    # Views of everything that later steps can read.
     shape = state.pool.shape
     named = [
         (_tokens(index, number), part) for index in range(shape.layers) for number, part in enumerate(state.kept(index))
@@ -253,7 +253,7 @@ def _named(state: StreamState) -> list[tuple[str, Tensor]]:
 
 
 def _expected(shape: PoolShape, window: StreamWindow) -> Iterator[tuple[str, torch.dtype, tuple[int, ...]]]:
-    # What `_named` gives of a state with this window, before there is one.
+    # Names and shapes of `_named` for a state with this window, before it is allocated.
     for index in range(shape.layers):
         for number, (start, stop) in enumerate(window.kept):
             yield _tokens(index, number), shape.dtype, (2, stop - start, shape.heads, shape.head_dim)
@@ -270,5 +270,5 @@ def _state(index: int, part: int) -> str:
     return f"state.{index}.{part}"
 
 
-def _picture(index: int) -> str:
+def _image_key(index: int) -> str:
     return f"recent.{index}"

@@ -1,10 +1,10 @@
-"""Steps as CUDA graphs: captured once for each size of pictures and number of frames, replayed with new numbers.
+"""CUDA graphs: a forward pass is captured once for each image size and number of frames, then replayed.
 
-A step of one later frame of each of its streams is the same launches whatever the streams' ages: pictures and tables
-are copied to where the graph reads them, and its output is read where it writes it. A kind of step runs once without a
-graph, which compiles its kernels and makes its tables, is captured the second time, and replayed from then on. Graphs
-know the addresses of the streams' memory: when the pool moves it, they are made anew. A graph for which the device has
-no room is done without: the step runs as it did before.
+A step with one later frame of each stream launches the same kernels whatever the streams' ages: images and tables are
+copied to where the graph reads them, and its outputs are read where it writes them. The first step of a kind runs
+without a graph, which compiles its kernels and builds its tables; the second is captured, and later ones replay it.
+Graphs hold the addresses of the KV cache: when the pool moves it, they are captured again. Where the device has no
+room for a graph, the step runs without one.
 """
 
 from collections.abc import Sequence
@@ -17,42 +17,42 @@ from torch import Tensor
 from ..cache.kv_pool import KVCachePool
 from ..cache.step import Step
 from ..cache.step_tables import StepTables
-from ..config import OutputConfig
 from ..errors import DeviceError
 from ..model.delta_attention import KimiDeltaAttention
 from ..model.delta_state import Sequences
 from ..model.devices import is_device_failure, is_out_of_memory
 from .fused_model import FusedAggregator, Memory
-from .outputs import GatheredLayer, TokenShape, gather
+from .host_copy import DeviceBuffer
+from .outputs import OutputHeads
+from .token_shape import TokenShape
 
 if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
 
 MOST_GRAPHS = 32
-"""Captured at once, the least recently used one goes first: some ten megabytes each."""
+"""Graphs kept at most, about ten megabytes each; the least recently used one is evicted."""
 
 EARNED_RUNS = 64
-"""Runs without a graph after which a kind of step takes the place of another: were it one, kinds that come in turn, one
-more than there is room for, would each be captured at every step, which launches all that a run does and more. The
-number is chosen, not measured."""
+"""Runs without a graph before a kind of step evicts another kind's graph. With 1, kinds that alternate, one more than
+there is room for, would each be captured at every step, which costs more than running it. Chosen, not measured."""
 
 RETRY_RUNS = 1000
-"""Runs without a graph until one is tried again for which there was no room."""
+"""Runs without a graph before a capture is retried that found no room."""
 
 Kind = tuple[TokenShape, int]
-"""What the frames of a step are, and how many."""
+"""The token shape of a step's frames, and their number: steps of one kind share a graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Graph:
-    # `held` is what else the graph reads, made before it was captured: others may let it go.
+    # `held` keeps alive what else the graph reads, made before the capture: its owners may drop it.
     graph: torch.cuda.CUDAGraph
     held: tuple[object, ...]
     images: Tensor
     tables: StepTables
-    output: tuple[GatheredLayer, ...]
+    output: tuple[DeviceBuffer, ...]
 
-    def replay(self, images: Sequence[Tensor], tables: StepTables) -> tuple[GatheredLayer, ...]:
+    def replay(self, images: Sequence[Tensor], tables: StepTables) -> tuple[DeviceBuffer, ...]:
         torch.stack(list(images), out=self.images)
         self.tables.flat.copy_(tables.flat, non_blocking=True)
         self.graph.replay()
@@ -60,40 +60,45 @@ class _Graph:
 
 
 class CudaGraphRunner:
-    """Runs steps by fused kernels, and on CUDA as graphs where it can.
+    """Runs the network with fused kernels, as CUDA graphs where possible.
 
     Args:
-        fused: runs the network.
-        pool: the streams' memories.
-        output: what is wanted of a step.
+        fused: the network.
+        pool: storage of the streams' KV caches.
+        heads: what is published of each frame.
         capture: whether to capture graphs.
     """
 
-    def __init__(self, fused: FusedAggregator, pool: KVCachePool, output: OutputConfig, *, capture: bool) -> None:
+    def __init__(self, fused: FusedAggregator, pool: KVCachePool, heads: OutputHeads, *, capture: bool) -> None:
         self._fused = fused
         self._pool = pool
-        self._output = output
+        self._heads = heads
         self._capture = capture
         self._version = pool.version
-        self._runs: dict[Kind, int] = {}  # of kinds that have no graph; some hundreds: sizes in patches, and frames
+        self._runs: dict[Kind, int] = {}  # of kinds without a graph; a few hundred: grids times numbers of frames
         self._graphs: dict[Kind, _Graph] = {}
         self._host: dict[int, StepTables] = {}
         self._scratch: _POOL_HANDLE | None = None
         self._stream: torch.cuda.Stream | None = None
 
-    def run(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> tuple[GatheredLayer, ...]:
-        """Run a step.
+    @property
+    def graphs(self) -> tuple[torch.cuda.CUDAGraph, ...]:
+        """The captured graphs, least recently used first."""
+        return tuple(kept.graph for kept in self._graphs.values())
+
+    def run(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> tuple[DeviceBuffer, ...]:
+        """Run one forward pass.
 
         Args:
-            images: of its frames, float32 [3, h, w] each, RGB in [0, 1].
-            step: not left yet.
+            images: float32 [3, h, w] each, RGB in [0, 1].
+            step: must still be open.
             shape: what the frames' tokens are.
 
         Returns:
-            what `gather` gives of it, valid until the next step.
+            the buffers of `OutputHeads.gather`, valid until the next call.
 
         Raises:
-            DeviceError: a capture failed, and with it the device.
+            DeviceError: a capture failed, and the device with it.
         """
         try:
             tables = self._filled(step, len(images))
@@ -101,11 +106,11 @@ class CudaGraphRunner:
                 return self._run_single(images, tables, shape)
             return self._run(torch.stack(list(images)), tables.to(self._pool.shape.device), step, shape)
         except BaseException:
-            self._host.clear()  # nobody waits for this step: its copy to the device may still read them
+            self._host.clear()  # nothing waits for this step: its copy to the device may still read them
             raise
 
     def _filled(self, step: Step, frames: int) -> StepTables:
-        # Steps wait for their output, so the copy of the step before has been read.
+        # Each step waits for its outputs, so the previous step's copy has been read.
         tables = self._host.get(frames)
         if tables is None:
             pinned = self._pool.shape.device.type == "cuda"
@@ -113,10 +118,10 @@ class CudaGraphRunner:
         step.fill(tables)
         return tables
 
-    def _run(self, images: Tensor, tables: StepTables, memory: Memory, shape: TokenShape) -> tuple[GatheredLayer, ...]:
-        return gather(self._fused(images, tables, memory, self._output.layers), shape, self._output)
+    def _run(self, images: Tensor, tables: StepTables, memory: Memory, shape: TokenShape) -> tuple[DeviceBuffer, ...]:
+        return self._heads.gather(self._fused(images, tables, memory, self._heads.layers), shape)
 
-    def _run_single(self, images: Sequence[Tensor], tables: StepTables, shape: TokenShape) -> tuple[GatheredLayer, ...]:
+    def _run_single(self, images: Sequence[Tensor], tables: StepTables, shape: TokenShape) -> tuple[DeviceBuffer, ...]:
         kind = shape, len(images)
         graph = self._graph(kind, images)
         if graph is not None:
@@ -124,12 +129,12 @@ class CudaGraphRunner:
         device_tables = tables.to(self._pool.shape.device)
         memory = _CapturedMemory(self._pool, device_tables, shape.tokens)
         output = self._run(torch.stack(list(images)), device_tables, memory, shape)
-        # Counted once all of it has been launched: what a kernel's first launch does cannot be captured.
+        # Counted after everything was launched: a kernel's first launch cannot be captured.
         self._runs[kind] = self._runs.get(kind, 0) + 1
         return output
 
     def _graph(self, kind: Kind, images: Sequence[Tensor]) -> _Graph | None:
-        # The graph of a kind of step; None where it is to run without.
+        # The graph for a kind of step; None to run without.
         if self._version != self._pool.version:
             self._version = self._pool.version
             self._graphs.clear()
@@ -151,39 +156,39 @@ class CudaGraphRunner:
         except (RuntimeError, MemoryError) as error:
             if is_device_failure(error):
                 raise DeviceError(
-                    f"a step could not be captured (execution = 'fused' does without): {error}"
+                    f"a CUDA graph could not be captured (execution = 'fused' needs none): {error}"
                 ) from error
             if not is_out_of_memory(error):
                 raise
-        # Nothing of the step has run, and what was captured is gone with the error.
+        # Nothing of the step has run, and the partial capture is gone with the error.
         self._runs[kind] = -RETRY_RUNS
         torch.cuda.empty_cache()
         return None
 
     def _captured(self, shape: TokenShape, images: Sequence[Tensor]) -> _Graph:
         device = self._pool.shape.device
-        pictures, tables = torch.stack(list(images)), StepTables.empty(len(images), device)
+        stacked, tables = torch.stack(list(images)), StepTables.empty(len(images), device)
         memory = _CapturedMemory(self._pool, tables, shape.tokens)
-        # Before: what is made within a capture has no numbers until a replay, and steps without a graph read it, too.
+        # Made first: tables made within a capture have no values until a replay, and steps without a graph read them.
         held = (memory, *self._fused.constants(*shape.grid))
-        # All graphs share their scratch memory: they run one after the other, and a step's output is read before. It
-        # goes with the last of them, and PyTorch refuses its handle from then on.
+        # All graphs share scratch memory: they run one after another, and each step's outputs are read before the next.
+        # The memory is freed with the last graph, and PyTorch refuses its handle from then on.
         if self._scratch is None or not self._graphs:
             self._scratch = torch.cuda.graph_pool_handle()
-        # PyTorch's own stream for captures would be of the device that captured first.
+        # PyTorch's own capture stream would belong to the device that captured first.
         self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         graph = torch.cuda.CUDAGraph()
-        # The outer context: where ending the capture fails, the inner one leaves its stream the current one.
+        # The outer context restores the current stream: the inner one does not where ending the capture fails.
         with (
             torch.cuda.stream(torch.cuda.current_stream(device)),
             torch.cuda.graph(graph, pool=self._scratch, stream=self._stream, capture_error_mode="thread_local"),
         ):
-            output = self._run(pictures, tables, memory, shape)
-        return _Graph(graph, held, pictures, tables, output)
+            output = self._run(stacked, tables, memory, shape)
+        return _Graph(graph, held, stacked, tables, output)
 
 
 class _CapturedMemory:
-    # A step's memory by its tables alone: one frame of each stream, every frame a sequence of its own.
+    # A step's memory, addressed by its tables alone: one frame of each stream, each a sequence of its own.
     def __init__(self, pool: KVCachePool, tables: StepTables, frame_tokens: int) -> None:
         self._pool = pool
         cuts = torch.arange(tables.frames + 1) * frame_tokens

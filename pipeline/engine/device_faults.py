@@ -1,8 +1,8 @@
-"""What a failed run of the model means: the next frame is tried, or the device is not to be trusted any more.
+"""Decides after a failed run of the model: try the next frame, or give up the device.
 
-Out of memory passes, once what the failed run held is let go. A CUDA error does not: every later call of the process
-fails too, or gives numbers that are wrong. What fails again and again is taken for broken as well: a new process can
-help where the next frame cannot.
+Running out of memory is temporary, once the failed run's tensors are released. A CUDA error is not: every later call of
+the process fails too, or returns wrong numbers. A run that keeps failing counts as a broken device as well: a new
+process can help where the next frame cannot.
 """
 
 import gc
@@ -13,11 +13,11 @@ from ..errors import DeviceError
 from ..model.devices import is_device_failure, is_out_of_memory
 
 MOST_IN_A_ROW = 5
-"""Runs that may fail in a row, each with the same kind of error, before the device is given up."""
+"""Consecutive runs that fail with the same kind of error before the device is given up."""
 
 
 class DeviceFaults:
-    """Judges what was raised while the model ran, and counts.
+    """Judges errors that were raised while the model ran, and counts consecutive ones.
 
     Args:
         device: `cpu` or `cuda:<n>`.
@@ -29,14 +29,14 @@ class DeviceFaults:
         self._in_a_row = 0
 
     def run_succeeded(self) -> None:
-        """A run gave features, and not of first blocks only."""
+        """Report a successful run, unless it was of first blocks only."""
         self._in_a_row = 0
 
     def run_failed(self, error: Exception) -> None:
-        """A run raised this; its streams have been started anew. The error's traceback may be gone afterwards.
+        """Report an error of a run, whose streams have been reset. May clear the error's traceback.
 
         Raises:
-            DeviceError: the device failed, or it was one too many in a row.
+            DeviceError: the device failed, or too many runs in a row did.
         """
         self.check(error)
         kind = type(error).__name__
@@ -44,10 +44,10 @@ class DeviceFaults:
         self._kind = kind
         if self._in_a_row >= MOST_IN_A_ROW:
             many = f"{self._in_a_row} runs in a row failed"
-            raise DeviceError(f"{self._device} is given up: {many}, {kind}: {_said(error)}")
+            raise DeviceError(f"{self._device} is given up: {many}, {kind}: {_first_line(error)}")
 
     def check(self, error: Exception) -> None:
-        """Something that is not a run of the model raised this. Memory is given back if there was too little.
+        """Report an error of anything but a run of the model. Frees memory if there was too little.
 
         Raises:
             DeviceError: the device failed.
@@ -55,32 +55,32 @@ class DeviceFaults:
         if isinstance(error, DeviceError):
             raise error
         if is_device_failure(error):
-            raise DeviceError(f"{self._device} failed: {_said(error)}") from error
+            raise DeviceError(f"{self._device} failed: {_first_line(error)}") from error
         if is_out_of_memory(error):
-            _let_go(error)
+            _release_frames(error)
             gc.collect()
         if isinstance(error, RuntimeError | MemoryError):
-            self._ask_device(error)
+            self._probe_device(error)
 
-    def _ask_device(self, error: Exception) -> None:
-        # Libraries have words of their own for it: CUDA itself repeats an error that stays, whatever it is asked.
+    def _probe_device(self, error: Exception) -> None:
+        # Libraries word it in their own way, but CUDA itself repeats a sticky error at any call.
         if not self._device.startswith("cuda"):
             return
         try:
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
         except RuntimeError as answer:
-            text = f"{self._device} failed: {_said(answer)} (first seen as: {_said(error)})"
+            text = f"{self._device} failed: {_first_line(answer)} (first seen as: {_first_line(error)})"
             raise DeviceError(text) from answer
 
 
-def _said(error: Exception) -> str:
-    # PyTorch's advice on how to debug a kernel comes in further lines.
+def _first_line(error: Exception) -> str:
+    # PyTorch's advice on debugging kernels follows on further lines.
     return str(error).partition("\n")[0]
 
 
-def _let_go(error: BaseException | None) -> None:
-    # A traceback holds the frames that it passed through, and these the tensors that filled the device.
+def _release_frames(error: BaseException | None) -> None:
+    # A traceback holds its stack frames, and these the tensors that filled the device.
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -1,4 +1,4 @@
-"""How the network runs: what the config names, or the fastest that can."""
+"""Chooses how the network runs: as configured, or the fastest way that is possible."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ from ..model.aggregator import Aggregator
 from ..model.network import Network
 from .cuda_graphs import CudaGraphRunner
 from .fused_model import FusedAggregator
+from .outputs import OutputHeads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,18 +20,20 @@ class Execution:
 
     Attributes:
         name: `plain`, `fused` or `captured`.
-        steps: runs it; None where it is plain.
+        graphs: runs it, unless it is plain.
     """
 
     name: str
-    steps: CudaGraphRunner | None
+    graphs: CudaGraphRunner | None
 
 
-def choose_execution(config: ModelConfig, model: Network, pool: KVCachePool, backend: AttentionBackend) -> Execution:
-    """The execution of a loaded model.
+def choose_execution(
+    config: ModelConfig, model: Network, heads: OutputHeads, pool: KVCachePool, backend: AttentionBackend
+) -> Execution:
+    """Choose the execution of a loaded model.
 
     Raises:
-        ModelError: what the config names cannot run with this model, attention or device.
+        ModelError: the configured execution is impossible with this model, attention backend or device.
     """
     obstacle = fusing_obstacle(config, triton=isinstance(backend, TritonBackend))
     refuse(execution_conflicts(config, obstacle))
@@ -38,5 +41,5 @@ def choose_execution(config: ModelConfig, model: Network, pool: KVCachePool, bac
         return Execution("plain", None)
     assert isinstance(model, Aggregator), "a network of depth 0 has nothing to fuse"
     capture = config.execution != "fused"
-    steps = CudaGraphRunner(FusedAggregator(model), pool, config.output, capture=capture)
-    return Execution("captured" if capture else "fused", steps)
+    graphs = CudaGraphRunner(FusedAggregator(model), pool, heads, capture=capture)
+    return Execution("captured" if capture else "fused", graphs)

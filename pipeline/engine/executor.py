@@ -1,4 +1,4 @@
-"""Runs what is ready and says what becomes of each frame: features, or a failure. No stream is left half written."""
+"""Runs chunks in batches. Every frame becomes an outcome, features or a failure; no stream is left half written."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from .stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """Outcomes of a step that are there at once.
+    """Results of one forward pass, available together.
 
     Attributes:
-        outcomes: features of one forward, or failures.
-        last: whether they are of the step's last forward. None need be: all frames may have failed, or wait for more.
+        outcomes: features of one forward pass, or failures.
+        last: whether it is the step's last forward pass. A step may have none: all its frames failed, or wait.
     """
 
     outcomes: list[Outcome]
@@ -26,16 +26,16 @@ class StepOutput:
 
 
 class BatchExecutor:
-    """Batches segments, runs them, and starts streams anew that fail or whose numbers are not finite.
+    """Runs chunks in batches, and resets streams whose batch failed or whose numbers are not finite.
 
-    Every method raises DeviceError where the device itself failed, or does so again and again (see `DeviceFaults`).
+    Every method raises DeviceError where the device itself failed, or where runs keep failing (see `DeviceFaults`).
 
     Attributes:
-        counts: what was run so far; without the streams.
+        counts: what was run so far, without the streams.
 
     Args:
         model_runner: runs a batch.
-        config: what the model is.
+        config: the model's configuration.
     """
 
     def __init__(self, model_runner: ModelRunner, config: ModelConfig) -> None:
@@ -52,13 +52,13 @@ class BatchExecutor:
         last: bool = False,
         while_device_busy: WhileDeviceBusy | None = None,
     ) -> Iterator[StepOutput]:
-        """Run segments of different streams; every frame of them comes out.
+        """Run chunks of different streams. Every frame has an outcome.
 
         Args:
             chunks: frames taken from their streams.
             started_ns: monotonic time at which the step began.
-            last: whether they are the step's last ones.
-            while_device_busy: for the step's last batch, see `ModelRunner.run`.
+            last: whether they are the step's last chunks.
+            while_device_busy: see `ModelRunner.run`; called for the step's last batch only.
         """
         prepared: list[FrameChunk] = []
         for chunk in chunks:
@@ -66,28 +66,28 @@ class BatchExecutor:
                 self._model_runner.prepare(chunk)
             except (ModelError, RuntimeError) as error:
                 chunk.stream.restart()
-                yield StepOutput(self.failed([frame.stamp for frame in chunk.frames], error))
+                yield StepOutput(self.fail_with([frame.stamp for frame in chunk.frames], error))
             else:
                 prepared.append(chunk)
-        runs = list(batches(prepared, self._config.max_batch))
-        for batch in runs:
-            is_last = last and batch is runs[-1]
+        planned = list(batches(prepared, self._config.max_batch))
+        for batch in planned:
+            is_last = last and batch is planned[-1]
             yield StepOutput(self._run(batch, started_ns, while_device_busy if is_last else None), is_last)
 
     def renew(self, streams: Sequence[Stream], started_ns: int) -> None:
-        """Begin new epochs with the streams' last frames. What fails leaves its streams empty: with the next frame."""
+        """Begin new epochs from the streams' last frames. Where that fails, epochs begin empty, with the next frame."""
         chunks = [FrameChunk(stream, stream.renew()) for stream in streams]
         for batch in batches(chunks, self._config.max_batch):
             try:
                 self._advance(batch, started_ns, None)
-            except Exception as error:  # whatever it was, the frames that come next are not lost
+            except Exception as error:  # whatever it was, later frames must not be lost
                 self._faults.run_failed(error)
 
-    def rehearse(self, chunk: FrameChunk) -> None:
-        """Run a segment, and count nothing.
+    def warm_up(self, chunk: FrameChunk) -> None:
+        """Run a chunk without counting it.
 
         Raises:
-            RuntimeError: whatever failed, as it came.
+            RuntimeError: whatever failed, unchanged.
         """
         try:
             self._model_runner.prepare(chunk)
@@ -97,16 +97,16 @@ class BatchExecutor:
             raise
 
     def check(self, error: Exception) -> None:
-        """Something was raised, though not by a run of the model; see `DeviceFaults.check`."""
+        """Report an error that was not raised by a run of the model, see `DeviceFaults.check`."""
         self._faults.check(error)
 
-    def failed(self, stamps: Sequence[FrameStamp], error: Exception) -> list[Outcome]:
-        """Frames for which something was raised, though not by a run of the model."""
+    def fail_with(self, stamps: Sequence[FrameStamp], error: Exception) -> list[Outcome]:
+        """Fail frames because of an error that was not raised by a run of the model."""
         self.check(error)
         return self.fail(stamps, _reason(error))
 
     def fail(self, stamps: Sequence[FrameStamp], reason: str) -> list[Outcome]:
-        """Frames that cannot be used."""
+        """Fail frames for a reason."""
         self.counts = self.counts.plus(failures=len(stamps))
         return [FrameFailure(stamp, reason) for stamp in stamps]
 
@@ -126,7 +126,7 @@ class BatchExecutor:
         except Exception:
             _restart(batch, {chunk.stream.camera for chunk in batch})
             raise
-        # First blocks tell nothing of the runs that follow them: where those fail, each failure is followed by one.
+        # A first block says nothing about later frames: where those always fail, a first block follows each failure.
         if not all(Flag.WARMUP in record.flags for record in features):
             self._faults.run_succeeded()
         _restart(batch, {record.stamp.camera for record in features if Flag.NAN in record.flags})

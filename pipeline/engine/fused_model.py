@@ -1,9 +1,9 @@
-"""The aggregator by fused kernels: the weights and the numbers of `Aggregator`, a quarter of its launches.
+"""The aggregator with fused kernels: the same weights and results as `Aggregator`, with a quarter of its launches.
 
-Whatever changes from step to step is read on the device (`StepTables`), nothing is read back and no shape depends on
-it, so a step of one frame a stream can be captured as a CUDA graph and replayed for ever. The residual stream stays
-float32; what goes into a linear layer is in that layer's number format. Differences to `Aggregator` are in rounding
-only: it rounds to that format at the same places, except within a kernel.
+Everything that changes from step to step is read on the device (`StepTables`); nothing is read back and no shape
+depends on it, so a step of one frame a stream can be captured as a CUDA graph and replayed indefinitely. The residual
+stream stays float32; the input of a linear layer is in that layer's number format. Results differ from `Aggregator`'s
+by rounding only: it rounds to that format at the same places, except within a kernel.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,35 +29,35 @@ from ..model.patch_embed import TransformerPatches
 from ..model.rope import Rotation, rotation_3d
 
 Mix = Callable[[Tensor], Tensor]
-"""Mixes normalised tokens [F, P, C] of a block; gives its branch of the residual sum, contiguous."""
+"""Mixes normalised tokens [F, P, C] of a block; returns its branch of the residual sum, contiguous."""
 
 
 class Memory(Protocol):
-    """One step of some streams' memory."""
+    """The memory of a step's streams."""
 
     def layer(self, index: int) -> Tensor:
-        """An attention layer's keys and values [2, T, H, D]."""
+        """Keys and values [2, T, H, D] of an attention layer."""
 
     def settle(self, index: int) -> None:
         """Called after each attention layer."""
 
     def scan(self, layer: int, attention: KimiDeltaAttention, tokens: Tensor) -> Tensor:
-        """Tokens [F, P, C] through a `kda` layer, from its streams' states on; gives the same shape."""
+        """Run tokens [F, P, C] through a `kda` layer, continuing its streams' states; returns the same shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    # What all global blocks of a step share.
+    # Shared by all global blocks of a step.
     memory: Memory
     tables: StepTables
     across: RotaryTables
 
 
 class FusedAggregator:
-    """Runs the weights of an aggregator.
+    """Runs an aggregator with fused kernels.
 
     Args:
-        model: holds the weights, which may be on any device; on a CPU the kernels' references run, slowly.
+        model: holds the weights, on any device; on a CPU the kernels' references run, slowly.
     """
 
     def __init__(self, model: Aggregator) -> None:
@@ -67,13 +67,16 @@ class FusedAggregator:
     def __call__(
         self, images: Tensor, tables: StepTables, memory: Memory, layers: tuple[int, ...]
     ) -> Iterator[LayerOutput]:
-        """Run a step, see `Aggregator.forward`, as far as its output is asked for: each is valid until the next is.
+        """Run a step lazily, see `Aggregator.forward`: blocks run as outputs are asked for.
 
         Args:
             images: float32 [F, 3, h, w], RGB in [0, 1].
-            tables: of the step, on the images' device.
-            memory: of the step's streams. Keys and values of the step go where the tables say.
-            layers: pairs of blocks whose output is wanted, ascending.
+            tables: the step's, on the images' device. They say where its keys and values are written.
+            memory: that of the step's streams.
+            layers: block pairs whose outputs are wanted, ascending.
+
+        Yields:
+            the outputs, each valid until the next one is asked for.
         """
         model, frames = self._model, len(images)
         rows, columns = (side // model.network.patch_size for side in images.shape[2:])
@@ -95,9 +98,9 @@ class FusedAggregator:
                 yield LayerOutput(layer, frame, tokens)
 
     def constants(self, rows: int, columns: int) -> tuple[object, ...]:
-        """What a step of frames with so many patches reads besides weights, made if it is not there.
+        """The tables that a step of frames with this grid reads besides weights, computed if not cached.
 
-        Others may let it go: whoever captures the step must ask for it before, and keep it for as long as the graph.
+        The cache may evict them: a capture must get them first and keep them as long as the graph.
         """
         embed = self._model.patch_embed
         return (self._model.grid_tables(rows, columns), *embed.grid_constants(rows, columns))
@@ -122,7 +125,7 @@ class FusedAggregator:
 
 
 def _run(tokens: Tensor, blocks: list[tuple[Block, Mix]]) -> Iterator[None]:
-    # Blocks over the residual stream float32 [F, P, C], which is changed in place; yields after each of them.
+    # Runs blocks over the residual stream float32 [F, P, C], in place; yields after each block.
     first = blocks[0][0]
     normed = torch.empty_like(tokens, dtype=first.mlp.fc1.weight.dtype)
     norm(tokens, first.norm1.weight, first.norm1.bias, normed, first.norm1.eps)
@@ -189,11 +192,11 @@ def _head_norm(attention: Attention) -> HeadNorm | None:
 
 
 def _attention(block: Block) -> Attention:
-    assert isinstance(block.attn, Attention), "the block was made with it"
+    assert isinstance(block.attn, Attention), "its mixer is attention"
     return block.attn
 
 
 def _blocks(modules: nn.ModuleList) -> list[Block]:
     blocks = [module for module in modules if isinstance(module, Block)]
-    assert len(blocks) == len(modules), "nothing else is in the list"
+    assert len(blocks) == len(modules), "the list holds blocks only"
     return blocks

@@ -1,4 +1,4 @@
-"""Makes the model's pictures where they are needed: in plain PyTorch on a CPU, by two kernels on a GPU."""
+"""Preprocesses images on the model's device: with plain PyTorch on a CPU, with two kernels on a GPU."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -15,48 +15,48 @@ from retinad.kernels.fused.preprocess_tables import ImageTables, image_tables
 from ..frames import Frame, FrameStamp, Pixels
 from .preprocess import ResizeGeometry, preprocess, upload
 
-KEPT_FITS = 16
-"""Sizes of pictures whose filters are kept, some ten kilobytes each."""
+KEPT_GEOMETRIES = 16
+"""Resize geometries whose filter tables are kept, about ten kilobytes each."""
 
 _MEAN, _STD = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-"""The model normalises; here pictures stay whole levels of 255, which are kept as bytes for a new epoch."""
+"""The model normalises; here images stay whole levels of 255, which the replay buffer keeps as bytes."""
 
 COPIERS = 4
-"""Threads that copy a large picture: of a server's cores one alone copied 7.6 GB/s, these 17.7 (3840x2160)."""
+"""Threads that copy a large image: on a server, one copied 7.6 GB/s, four 17.7 GB/s (3840x2160)."""
 
 LARGE_BYTES = 4 << 20
-"""Of pictures that several threads copy: with 2.3 MB they waited for each other longer than they saved, with 6.2 MB
-they saved 0.1 ms of 0.8 (measured beside an H200)."""
+"""Images from this size on are copied by several threads: at 2.3 MB they waited for each other longer than they saved,
+at 6.2 MB they saved 0.1 ms of 0.8 (measured beside an H200)."""
 
 
-class Pictures:
-    """What `preprocess` gives, within one level of 255, on any device; made when it is asked for, or ahead.
+class ImagePreprocessor:
+    """Makes the model's images, on demand or prefetched; equal to `preprocess` within one level of 255.
 
     Args:
-        device: where pictures are made and stay.
+        device: where images are made and stay.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._has_kernels = device.type == "cuda" and importlib.util.find_spec("triton") is not None
         self._tables: dict[ResizeGeometry, ImageTables] = {}
-        self._ahead: dict[FrameStamp, tuple[ResizeGeometry, Tensor]] = {}
+        self._prefetched: dict[FrameStamp, tuple[ResizeGeometry, Tensor]] = {}
         self._copiers = ThreadPoolExecutor(COPIERS - 1, "retinad-copy")
 
-    def prepare(self, frames: Sequence[tuple[Frame, ResizeGeometry]]) -> None:
-        """Make pictures for `of`, in place of those that were made ahead before. What cannot be made is left out."""
-        self._ahead.clear()
+    def prefetch(self, frames: Sequence[tuple[Frame, ResizeGeometry]]) -> None:
+        """Make images for `image_of`, replacing those prefetched before. Skips images that cannot be made."""
+        self._prefetched.clear()
         for frame, geometry in frames:
-            with suppress(ValueError, RuntimeError):  # RuntimeError: torch's, of which out of memory is one
-                self._ahead[frame.stamp] = geometry, self.make(frame.pixels, geometry)
+            with suppress(ValueError, RuntimeError):  # RuntimeError: torch's, out of memory among them
+                self._prefetched[frame.stamp] = geometry, self.make(frame.pixels, geometry)
 
-    def of(self, frame: Frame, geometry: ResizeGeometry) -> Tensor:
-        """A frame's picture: the one made ahead, which is then let go, or a new one; see `preprocess`."""
-        made = self._ahead.pop(frame.stamp, None)
+    def image_of(self, frame: Frame, geometry: ResizeGeometry) -> Tensor:
+        """A frame's image: the prefetched one, which is then released, or a new one; see `preprocess`."""
+        made = self._prefetched.pop(frame.stamp, None)
         return made[1] if made is not None and made[0] == geometry else self.make(frame.pixels, geometry)
 
     def make(self, pixels: Pixels, geometry: ResizeGeometry) -> Tensor:
-        """See `preprocess`."""
+        """Make an image, see `preprocess`."""
         if not self._has_kernels:
             return preprocess(pixels, geometry, self._device)
         source, tables = upload(pixels, geometry, self._device, self._copy), self._tables_of(geometry)
@@ -79,7 +79,7 @@ class Pictures:
     def _tables_of(self, geometry: ResizeGeometry) -> ImageTables:
         tables = self._tables.get(geometry)
         if tables is None:
-            while len(self._tables) >= KEPT_FITS:
+            while len(self._tables) >= KEPT_GEOMETRIES:
                 self._tables.pop(next(iter(self._tables)))
             tables = self._tables[geometry] = image_tables(geometry, _MEAN, _STD, self._device)
         return tables

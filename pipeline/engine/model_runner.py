@@ -1,4 +1,4 @@
-"""One run of the model over frames of several streams, from prepared pictures to features."""
+"""One forward pass over frames of several streams, from preprocessed images to features."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,29 +16,31 @@ from ..config import ModelConfig
 from ..frames import Features, Flag, Size
 from ..model.network import FrameNumbers, Network
 from .cuda_graphs import CudaGraphRunner
-from .outputs import GatheredLayer, PackedStep, TokenShape, fetch, gather, pack
+from .host_copy import DeviceBuffer, fetch
+from .outputs import OutputHeads, StepTensors
 from .preprocess import ResizeGeometry
 from .stream import PreparedFrame, Stream
+from .token_shape import TokenShape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameChunk:
-    """Frames of one stream that run together: its first block, or one or some later frames."""
+    """Consecutive frames of one stream that run together: its first block, or one or more later frames."""
 
     stream: Stream
     frames: tuple[PreparedFrame, ...]
 
 
 WhileDeviceBusy = Callable[[Callable[[], bool]], None]
-"""What to do while the device runs a batch by itself. It is given a function that says whether it still does, and must
-not raise."""
+"""Work for the host while the device runs a batch. Its argument tells whether the device is still busy. Must not
+raise."""
 
 Batch = tuple[FrameChunk, ...]
-"""Segments of different streams whose pictures have one size; they run in one forward."""
+"""Chunks of different streams whose images have one size; they run in one forward pass."""
 
 
 def batches(chunks: Sequence[FrameChunk], max_batch: int) -> Iterator[Batch]:
-    """Sort segments by the size of their pictures, at most `max_batch` frames a batch; no segment is split."""
+    """Group chunks by image size into batches of at most `max_batch` frames. No chunk is split."""
     by_size: dict[Size, list[FrameChunk]] = {}
     for chunk in chunks:
         by_size.setdefault(chunk.frames[0].geometry.model_size, []).append(chunk)
@@ -53,37 +55,43 @@ def batches(chunks: Sequence[FrameChunk], max_batch: int) -> Iterator[Batch]:
 
 
 class ModelRunner:
-    """Runs batches.
+    """Runs batches through the network.
 
     Args:
         model: the network, on its device.
-        config: what the model is and what is published of it.
-        pool: where the streams' memories are stored.
-        backend: how attention to them is computed.
-        fused: runs the network by fused kernels instead; None where it runs as it is written.
+        config: the model's configuration.
+        heads: what is published of each frame.
+        pool: storage of the streams' KV caches.
+        backend: attention backend.
+        graphs: runs the network with fused kernels; None to run it as plain modules.
+
+    Attributes:
+        model, heads, backend, graphs: as given.
     """
 
     def __init__(
         self,
         model: Network,
         config: ModelConfig,
+        heads: OutputHeads,
         pool: KVCachePool,
         backend: AttentionBackend,
-        fused: CudaGraphRunner | None = None,
+        graphs: CudaGraphRunner | None = None,
     ) -> None:
-        self._fused = fused
-        self._model = model
+        self.model = model
+        self.heads = heads
+        self.backend = backend
+        self.graphs = graphs
         self._config = config
         self._pool = pool
-        self._backend = backend
         device = pool.shape.device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def prepare(self, chunk: FrameChunk) -> None:
-        """Give a stream places in the pool for pictures of the segment's size, unless it has them.
+        """Allocate a stream's cache for images of the chunk's size, unless it has one.
 
         Raises:
-            AdmissionError: there is no room for it. The stream has no memory then.
+            AdmissionError: the pool has no room. The stream then has no cache.
             DeviceError: the device failed.
         """
         stream = chunk.stream
@@ -94,39 +102,41 @@ class ModelRunner:
         stream.state = StreamState.allocate(self._pool, StreamWindow(layout))
 
     def run(self, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None = None) -> list[Features]:
-        """Features of all frames of a batch, in order; their streams have moved on by these frames.
+        """Run a batch and advance its streams.
 
-        If it raises, each stream's memory is as it was or empty (see `Step`).
+        If it raises, each stream's cache is unchanged or empty (see `Step`).
 
         Args:
-            batch: what to run, each segment prepared.
+            batch: what to run; each chunk prepared.
             started_ns: monotonic time at which the step began.
-            while_device_busy: called once all is launched, unless all is done then.
+            while_device_busy: called once all work is launched, unless it is already done.
+
+        Returns:
+            features of all frames, in order.
         """
         begun_ns = time.monotonic_ns()
         shape = self._token_shape(batch[0].frames[0].geometry)
         states = [chunk.stream.state for chunk in batch if chunk.stream.state is not None]
         images = [frame.image for chunk in batch for frame in chunk.frames]
-        with Step(states, [len(chunk.frames) for chunk in batch], self._backend) as step:
-            copy = fetch(self._gathered(images, step, shape), self._copies)
+        with Step(states, [len(chunk.frames) for chunk in batch], self.backend) as step:
+            copy = fetch(self._forward(images, step, shape), self._copies)
             if while_device_busy is not None and copy.pending:
                 while_device_busy(lambda: copy.pending)
-            packed = pack(copy.wait(), shape, self._config.output)
+            results = self.heads.unpack(copy.wait(), shape)
             step.commit()
-        return self._features(batch, step.plans, packed, started_ns, (time.monotonic_ns() - begun_ns) // 1000)
+        return self._features(batch, step.plans, results, started_ns, (time.monotonic_ns() - begun_ns) // 1000)
 
-    def _gathered(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> tuple[GatheredLayer, ...]:
-        if self._fused is not None:
-            return self._fused.run(images, step, shape)
-        layers = self._config.output.layers
-        outputs = self._model(torch.stack(list(images)), _numbers(step.plans), step, layers)
-        return gather(outputs, shape, self._config.output)
+    def _forward(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> tuple[DeviceBuffer, ...]:
+        if self.graphs is not None:
+            return self.graphs.run(images, step, shape)
+        layers = self.model(torch.stack(list(images)), _numbers(step.plans), step, self.heads.layers)
+        return self.heads.gather(layers, shape)
 
     def _token_shape(self, geometry: ResizeGeometry) -> TokenShape:
         return TokenShape.of(self._config.network, geometry.grid)
 
     def _features(
-        self, batch: Batch, plans: Sequence[StepPlan], packed: PackedStep, started_ns: int, model_us: int
+        self, batch: Batch, plans: Sequence[StepPlan], results: StepTensors, started_ns: int, model_us: int
     ) -> list[Features]:
         attends = self._config.attention_layers > 0
         frames = [
@@ -148,7 +158,7 @@ class ModelRunner:
                 latency_us=_latency_us(frame, started_ns, model_us),
                 context=planned.context if attends else None,
             )
-            for (frame, first, planned), tensors, finite in zip(frames, packed.tensors, packed.finite, strict=True)
+            for (frame, first, planned), tensors, finite in zip(frames, results.tensors, results.finite, strict=True)
         ]
 
     def _flags(self, first: bool, finite: bool) -> set[Flag]:

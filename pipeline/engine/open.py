@@ -1,4 +1,4 @@
-"""Opens an engine: weights loaded, warm, errors of the device translated."""
+"""Opens an engine: loads the weights, warms up, translates device errors."""
 
 import os
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from .engine import Engine
 
 
 def open_engine(model: ModelConfig, sizes: Sequence[Size] = ()) -> Engine:
-    """The engine with its weights loaded, warm for pictures of these sizes.
+    """Load the model and warm it up for frames of these sizes.
 
     Raises:
-        ModelError: the weights cannot be used, or there is no room for them.
+        ModelError: the weights cannot be used, or do not fit in memory.
         DeviceError: the device failed.
     """
-    # A core for the captures and the event loop: torch's threads spin while they wait for one another. Measured with
-    # the tiny model on two cores that others used too: 0.7 to 3.6 frames/s with two threads, 3.6 to 8.1 with one.
+    # Leaves a core for the captures and the event loop: torch's threads spin while they wait for each other. Measured
+    # with the tiny model on two shared cores: 0.7 to 3.6 frames/s with two threads, 3.6 to 8.1 with one.
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
     device = model.device
     try:
@@ -30,6 +30,6 @@ def open_engine(model: ModelConfig, sizes: Sequence[Size] = ()) -> Engine:
     except (RuntimeError, MemoryError) as error:
         DeviceFaults(device).check(error)
         if is_out_of_memory(error):
-            raise ModelError(f"{device} has no room for the model: {error}") from error
+            raise ModelError(f"{device} has too little memory for the model: {error}") from error
         raise
     return engine

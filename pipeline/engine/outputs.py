@@ -1,262 +1,213 @@
-"""From the model's tokens to published tensors: the wanted layers and token groups, in one buffer a layer.
+"""Output heads: they make the published outputs of each frame, gathered on the device and unpacked on the host.
 
-A buffer is written once, in the output's number format, copied to the host as soon as the layer is done, while the
-device computes the next ones, and not written again on the host: the arrays that are published are views of it.
+An `OutputHead` declares its outputs for a frame of a given size, and writes their numbers to a buffer on the device.
+The engine runs a list of heads in every forward pass: plain, fused, or captured as a CUDA graph. Each buffer is copied
+to the host as soon as its head is done, while the device computes the next layers. The published arrays are views of
+that copy, which is never overwritten.
+
+To add an output, say depth:
+
+1. `frames.OutputKind`: add a member for the kind of its numbers.
+2. Write a module in this folder with a class that implements `OutputHead`; `token_outputs.TokenHead` is an example.
+   Whatever it reads besides tokens (images, its weights) becomes a field of `HeadInputs`, an argument of
+   `OutputHeads.gather`, which `model_runner` (plain) and `cuda_graphs` (fused, captured) call.
+3. `heads.make_heads`: append the head if the config asks for it. A head that is not in the list costs nothing.
+4. `config.ModelConfig.deepest_layer`: include the layers that it reads, since blocks run up to there.
+5. `config.OutputConfig` and the daemon's `config/tables.py`: add the key that asks for it.
+
+Host copies, the check for non-finite numbers, publisher, `extract` and `check --memory` follow from the declared
+outputs. `publish/encode.py` changes only if the message says more of it than name, shape and number format.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from ..cache.window import CacheLayout
-from ..config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
-from ..frames import FeatureTensor, TokenGroup
+from ..frames import Numbers, Output, OutputTensor
 from ..model.devices import torch_dtype
 from ..model.network import LayerOutput
+from .host_copy import DeviceBuffer
+from .token_shape import TokenShape
+
+KEPT_SHAPES = 64
+"""Token shapes whose buffer layouts are cached."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenShape:
-    """What a frame's tokens are: S special ones (camera, registers, scale), then a grid of patches; C channels each.
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadInputs:
+    """What a head reads of one forward pass.
 
-    `blocks` is whether they went through blocks: if not, there are no special tokens, and one part is published, not
-    two.
+    Attributes:
+        layers: tokens of the layers that the head reads, in the order of `OutputHead.layers`: float32 [F, P, C] each.
+        shape: what the tokens of each frame are.
     """
 
-    registers: int
-    grid: tuple[int, int]
-    channels: int
-    blocks: bool = True
+    layers: tuple[LayerOutput, ...]
+    shape: TokenShape
 
-    @classmethod
-    def of(cls, network: NetworkConfig, grid: tuple[int, int]) -> "TokenShape":
-        """The tokens that a network makes of a picture with this grid of patches."""
-        return cls(network.register_tokens, grid, network.channels, network.depth > 0)
+
+class OutputHead(Protocol):
+    """Makes outputs from the tokens of a forward pass. Keeps nothing from one pass to the next."""
 
     @property
-    def special(self) -> int:
-        """S."""
-        return self.registers + 2 if self.blocks else 0
+    def layers(self) -> tuple[int, ...]:
+        """Layer pairs whose tokens it reads, ascending, at least one. The head runs as soon as the last one is done."""
 
     @property
-    def parts(self) -> int:
-        """Tensors of C channels that are published side by side."""
-        return 2 if self.blocks else 1
+    def checks_finite(self) -> bool:
+        """Whether `gather` reports which frames are finite. A head that reads the deepest layer must."""
 
-    @property
-    def tokens(self) -> int:
-        """P."""
-        return self.special + self.grid[0] * self.grid[1]
+    def outputs(self, shape: TokenShape) -> tuple[Output, ...]:
+        """Its outputs for a frame with these tokens, in published order; all of one number format."""
 
-    def layout(self, stream: StreamConfig) -> CacheLayout:
-        """How a stream of such frames is stored."""
-        return CacheLayout.of(stream, self.tokens, self.special)
+    def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> Tensor | None:
+        """Compute the outputs of all frames.
 
-    def group_shape(self, group: TokenGroup, pool: int) -> tuple[int, ...]:
-        """The shape of a published group, its channels left out."""
-        match group:
-            case TokenGroup.CAMERA | TokenGroup.SCALE:
-                return (1,)
-            case TokenGroup.REGISTERS:
-                return (self.registers,)
-            case TokenGroup.PATCH:
-                return self.grid
-            case TokenGroup.POOLED:
-                return (-(-self.grid[0] // pool), -(-self.grid[1] // pool))
+        May run while a CUDA graph is captured: it must not wait for the device, and no shape may depend on numbers.
+
+        Args:
+            inputs: read-only, and valid during the call only.
+            targets: where to write each output, [F, *shape] in the output's number format. Numbers too large for
+                float16 become inf.
+
+        Returns:
+            bool [F], whether all numbers computed for a frame are finite; None without `checks_finite`.
+        """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTensors:
+    """The outputs of a forward pass, on the host.
+
+    Attributes:
+        tensors: published tensors of each frame.
+        finite: whether the numbers of each frame are finite, according to all heads that check.
+    """
+
+    tensors: tuple[tuple[OutputTensor, ...], ...]
+    finite: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    # Where one tensor of a frame stands in the frame's row of its layer's buffer.
-    group: TokenGroup
-    shape: tuple[int, ...]
+class _Slot:
+    # Where one output is in a row of its head's buffer.
+    output: Output
     start: int
     stop: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GatheredLayer:
-    """What is wanted of a layer, for all frames of a step, on the device.
-
-    Attributes:
-        numbers: [F, numbers of a frame], a row a frame, in the output's number format. Of the deepest layer a row has
-            one number more: whether all numbers of the frame's tokens there are finite.
-        written: recorded once they are written; None on a CPU.
-    """
-
-    numbers: Tensor
-    written: torch.cuda.Event | None
-
-    @classmethod
-    def of(cls, numbers: Tensor) -> "GatheredLayer":
-        """Numbers that what was launched before writes."""
-        if numbers.device.type != "cuda":
-            return cls(numbers, None)
-        # External: recorded at each replay of a graph, for streams outside of it.
-        written = torch.cuda.Event(external=True)  # type: ignore[no-untyped-call]
-        written.record(torch.cuda.current_stream(numbers.device))
-        return cls(numbers, written)
+@dataclass(frozen=True, slots=True)
+class _Row:
+    # A frame's row in a head's buffer: the outputs side by side, then one number for `finite` if the head checks.
+    slots: tuple[_Slot, ...]
+    dtype: torch.dtype
+    width: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostCopy:
-    """Gathered layers on their way to the host.
-
-    Attributes:
-        layers: in the host's memory; to be read after `wait`.
-        held: on the device, not to be written before.
-        done: recorded at the end of the copies; None where there is nothing to wait for.
-    """
-
-    layers: tuple[Tensor, ...]
-    held: tuple[GatheredLayer, ...]
-    done: torch.cuda.Event | None
-
-    @property
-    def pending(self) -> bool:
-        """Whether `wait` would wait."""
-        return self.done is not None and not self.done.query()  # type: ignore[no-untyped-call]
-
-    def wait(self) -> tuple[Tensor, ...]:
-        """The layers, once they are there."""
-        if self.done is not None:
-            self.done.synchronize()
-        return self.layers
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedStep:
-    """What a step gave, on the host.
-
-    Attributes:
-        tensors: published tensors of each frame.
-        finite: whether all numbers of the deepest layer of each frame are finite (a non-finite number anywhere before
-            would have reached it).
-    """
-
-    tensors: tuple[tuple[FeatureTensor, ...], ...]
-    finite: tuple[bool, ...]
-
-
-def gather(outputs: Iterable[LayerOutput], shape: TokenShape, config: OutputConfig) -> tuple[GatheredLayer, ...]:
-    """Gather the wanted groups of each layer in a buffer on its device, without waiting for it.
-
-    A tensor's last axis is 2C: the frame block's output, then the global block's (without blocks, C). `pooled` is the
-    mean over `pool` x `pool` patches; at the right and bottom edges, where fewer are left, over those. A number too
-    large for float16 becomes inf.
+class OutputHeads:
+    """The heads of a model, in the order in which their outputs are published.
 
     Args:
-        outputs: the wanted layers' tokens, float32 [F, P, C] each; each is read before the next is asked for.
-        shape: what the tokens are.
-        config: which layers and groups, and in which number format.
+        heads: at least one. One that reads the deepest layer checks its numbers.
+
+    Attributes:
+        layers: layer pairs that any head reads, ascending.
+
+    Raises:
+        ValueError: no head checks the deepest layer, so non-finite frames would go unnoticed.
     """
-    return tuple(_gathered(output, shape, config) for output in outputs)
 
+    def __init__(self, heads: Sequence[OutputHead]) -> None:
+        self._heads = tuple(heads)
+        self._kept_rows: dict[TokenShape, tuple[_Row, ...]] = {}
+        self.layers = tuple(sorted({layer for head in heads for layer in head.layers}))
+        if not any(head.checks_finite and head.layers[-1] == self.layers[-1] for head in heads):
+            raise ValueError(f"no output checks whether the numbers of layer {self.layers[-1]} are finite")
 
-def fetch(layers: Sequence[GatheredLayer], copies: torch.cuda.Stream | None) -> HostCopy:
-    """Begin to bring layers to the host, each as soon as it is written, which is not waited for.
+    def outputs(self, shape: TokenShape) -> tuple[Output, ...]:
+        """All outputs of a frame with these tokens."""
+        return tuple(output for head in self._heads for output in head.outputs(shape))
 
-    Args:
-        layers: from `gather`; not to be written before the copy's end.
-        copies: the stream that copies; None on a CPU, where nothing is copied.
-    """
-    if copies is None:
-        return HostCopy(tuple(layer.numbers for layer in layers), tuple(layers), None)
-    with torch.cuda.stream(copies):
-        hosts = [_begin_copy(layer, copies) for layer in layers]
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record(copies)
-    return HostCopy(tuple(hosts), tuple(layers), done)
+    def gather(self, layers: Iterable[LayerOutput], shape: TokenShape) -> tuple[DeviceBuffer, ...]:
+        """Run each head as soon as the layers that it reads are done. Does not wait for the device.
 
+        Args:
+            layers: tokens of the layer pairs in `self.layers`, in this order, each valid until the next is asked for.
+            shape: what the tokens of each frame are.
 
-def pack(layers: Sequence[Tensor], shape: TokenShape, config: OutputConfig) -> PackedStep:
-    """What is published of a step.
+        Returns:
+            one buffer a head.
+        """
+        rows = self._rows(shape)
+        buffers: dict[int, DeviceBuffer] = {}
+        kept: dict[int, LayerOutput] = {}
+        for layer in layers:
+            done = kept | {layer.layer: layer}
+            for number, (head, row) in enumerate(zip(self._heads, rows, strict=True)):
+                if head.layers[-1] == layer.layer:
+                    buffers[number] = _run(head, HeadInputs(tuple(done[index] for index in head.layers), shape), row)
+            if any(layer.layer in head.layers[:-1] for head in self._heads):
+                kept[layer.layer] = _copied(layer)
+        return tuple(buffers[number] for number in range(len(rows)))
 
-    Args:
-        layers: from `HostCopy.wait`.
-        shape, config: as for `gather`.
-    """
-    places = _places(shape, config)
-    arrays = [_as_numpy(layer) for layer in layers]
-    tensors = (
-        tuple(
-            FeatureTensor(
-                name=f"layer{number}/{place.group}",
-                layer=number,
-                group=place.group,
-                data=array[frame, place.start : place.stop].reshape(place.shape),
-                is_bfloat16=config.dtype == "bfloat16",
+    def unpack(self, buffers: Sequence[Tensor], shape: TokenShape) -> StepTensors:
+        """Split buffers into the tensors of each frame, which are views of them.
+
+        Args:
+            buffers: copies of those of `gather`, on the host; never to be overwritten.
+            shape: as for `gather`.
+        """
+        rows = [(row, _as_numpy(buffer)) for row, buffer in zip(self._rows(shape), buffers, strict=True)]
+        checks = [array[:, -1] for head, (_, array) in zip(self._heads, rows, strict=True) if head.checks_finite]
+        tensors = (
+            tuple(
+                OutputTensor(slot.output, array[frame, slot.start : slot.stop].reshape(slot.output.shape))
+                for row, array in rows
+                for slot in row.slots
             )
-            for number, array in zip(config.layers, arrays, strict=True)
-            for place in places
+            for frame in range(len(buffers[0]))
         )
-        for frame in range(len(arrays[-1]))
-    )
-    return PackedStep(tuple(tensors), tuple(bool(row[-1]) for row in arrays[-1]))
+        return StepTensors(tuple(tensors), tuple(map(all, zip(*checks, strict=True))))
+
+    def _rows(self, shape: TokenShape) -> tuple[_Row, ...]:
+        rows = self._kept_rows.get(shape)
+        if rows is None:
+            while len(self._kept_rows) >= KEPT_SHAPES:
+                self._kept_rows.pop(next(iter(self._kept_rows)))
+            rows = self._kept_rows[shape] = tuple(_row(head, shape) for head in self._heads)
+        return rows
 
 
-def largest_record_bytes(config: ModelConfig) -> int:
-    """Bytes of the tensors of the largest record: that of a square picture, the highest there is."""
-    network, output = config.network, config.output
-    side = config.image_width // network.patch_size
-    shape = TokenShape.of(network, (side, side))
-    return len(output.layers) * _places(shape, output)[-1].stop * torch_dtype(output.dtype).itemsize
+def _run(head: OutputHead, inputs: HeadInputs, row: _Row) -> DeviceBuffer:
+    tokens = inputs.layers[-1].frame
+    numbers = tokens.new_empty((len(tokens), row.width), dtype=row.dtype)
+    finite = head.gather(inputs, [numbers[:, s.start : s.stop].view(-1, *s.output.shape) for s in row.slots])
+    if finite is not None:
+        numbers[:, -1] = finite
+    return DeviceBuffer.of(numbers)
 
 
-@lru_cache(maxsize=64)
-def _places(shape: TokenShape, config: OutputConfig) -> tuple[_Place, ...]:
-    places: list[_Place] = []
+def _row(head: OutputHead, shape: TokenShape) -> _Row:
+    slots: list[_Slot] = []
     start = 0
-    for group in config.tokens:
-        extent = (*shape.group_shape(group, config.pool), shape.parts * shape.channels)
-        stop = start + int(np.prod(extent))
-        places.append(_Place(group, extent, start, stop))
+    for output in head.outputs(shape):
+        stop = start + math.prod(output.shape)
+        slots.append(_Slot(output, start, stop))
         start = stop
-    return tuple(places)
+    (dtype,) = {slot.output.dtype for slot in slots}
+    return _Row(tuple(slots), torch_dtype(dtype), start + head.checks_finite)
 
 
-def _gathered(output: LayerOutput, shape: TokenShape, config: OutputConfig) -> GatheredLayer:
-    places, frames, deepest = _places(shape, config), len(output.frame), output.layer == config.layers[-1]
-    width = places[-1].stop
-    numbers = output.frame.new_empty((frames, width + deepest), dtype=torch_dtype(config.dtype))
-    for place in places:
-        target = numbers[:, place.start : place.stop].view(-1, *place.shape[:-1], shape.parts, shape.channels)
-        for part, tokens in enumerate(output.parts):
-            target[..., part, :] = _group(tokens, place.group, shape, config.pool)
-    if deepest:
-        numbers[:, width] = output.parts[-1].isfinite().flatten(1).all(1)
-    return GatheredLayer.of(numbers)
+def _copied(layer: LayerOutput) -> LayerOutput:
+    # For a head that also reads a later layer: fused kernels write to these tokens again.
+    return LayerOutput(layer.layer, layer.frame.clone(), None if layer.across is None else layer.across.clone())
 
 
-def _group(tokens: Tensor, group: TokenGroup, shape: TokenShape, pool: int) -> Tensor:
-    match group:
-        case TokenGroup.CAMERA:
-            return tokens[:, :1]
-        case TokenGroup.REGISTERS:
-            return tokens[:, 1 : shape.special - 1]
-        case TokenGroup.SCALE:
-            return tokens[:, shape.special - 1 : shape.special]
-    patches = tokens[:, shape.special :].view(-1, *shape.grid, shape.channels)
-    if group is TokenGroup.PATCH:
-        return patches
-    pooled = functional.avg_pool2d(patches.permute(0, 3, 1, 2), pool, ceil_mode=True)
-    return pooled.permute(0, 2, 3, 1)
-
-
-def _begin_copy(layer: GatheredLayer, copies: torch.cuda.Stream) -> Tensor:
-    assert layer.written is not None, "it is on a GPU"
-    copies.wait_event(layer.written)
-    host = torch.empty(layer.numbers.shape, dtype=layer.numbers.dtype, pin_memory=True)
-    return host.copy_(layer.numbers, non_blocking=True)
-
-
-def _as_numpy(host: Tensor) -> npt.NDArray[np.generic]:
-    # numpy has no bfloat16: its bits travel as uint16, and any bits but zero mean true in the last column.
-    array: npt.NDArray[np.generic] = (host.view(torch.uint16) if host.dtype is torch.bfloat16 else host).numpy()
+def _as_numpy(host: Tensor) -> Numbers:
+    # numpy has no bfloat16: its bits are uint16, and any bits but zero mean true in a column of checks.
+    array: Numbers = (host.view(torch.uint16) if host.dtype is torch.bfloat16 else host).numpy()
     return array

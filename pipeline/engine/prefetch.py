@@ -1,47 +1,60 @@
-"""Has the pictures of the next step fitted while the device still runs this one."""
+"""Preprocesses the next step's images while the GPU runs this one."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 from ..frames import Frame
-from .engine import Engine
 from .executor import StepOutput
+from .model_runner import WhileDeviceBusy
 
 SPARE_SHARE = 0.05
-"""Of a run: how much shorter than the last one of as many frames it may turn out."""
+"""Share of a run that is kept in reserve, in case it ends earlier than the last one of as many frames."""
 
-SPARE_FITTINGS = 1.5
-"""How long the fitting may take, in times of the last one."""
+PREPARE_SHARE = 1.5
+"""Time allowed for preprocessing, as a multiple of what the last one took."""
 
 NAP_S = 0.001
-"""Time between looks at whether a run is over, until it is expected to be. How long the last one took is no guide:
-pictures of other sizes take other times, and that one may have been held up."""
+"""Seconds between checks whether the run is over, until its expected end. The last run's time is no guarantee: images
+of other sizes take other times, and that run may have been delayed."""
+
+
+class StepEngine(Protocol):
+    """The methods of an `Engine` that a prefetcher uses."""
+
+    def prepare(self, frames: Sequence[Frame]) -> None:
+        """Preprocess the images of frames that the next step may take."""
+
+    def step_outputs(
+        self, frames: Sequence[Frame], while_device_busy: WhileDeviceBusy | None = None
+    ) -> Iterable[StepOutput]:
+        """Run a step."""
 
 
 class Prefetcher:
-    """Runs steps of an engine, and looks at the frames that wait for the next one shortly before each ends.
+    """Runs steps of an engine, and prefetches the images of the next step shortly before each one ends.
 
-    It only looks: frames are taken when their step begins, as they would be without it. Looking early would be work for
-    nothing where a live camera's newer frame comes in place of one that was looked at. Use it in the engine's thread.
+    It only peeks: frames are taken when their step begins, exactly as without it. Peeking earlier would waste work
+    where a live camera's newer frame replaces one that was prefetched. Use it in the engine's thread.
 
     Args:
-        waiting: gives the frames that the next step would take, and leaves them where they are.
+        waiting: returns the frames that the next step would take, without taking them.
     """
 
     def __init__(self, waiting: Callable[[], Sequence[Frame]]) -> None:
         self._waiting = waiting
-        self._waits_s: dict[int, float] = {}  # of the last step with so many frames, from its launch to its end
-        self._fitting_s = 0.0
+        self._waits_s: dict[int, float] = {}  # by number of frames: the last step's time from launch to end
+        self._prepare_s = 0.0
 
-    def step(self, engine: Engine, frames: Sequence[Frame]) -> Iterator[StepOutput]:
-        """See `Engine.step_outputs`."""
+    def step(self, engine: StepEngine, frames: Sequence[Frame]) -> Iterator[StepOutput]:
+        """Run a step, see `Engine.step_outputs`."""
         expected_s, launched_s = self._waits_s.get(len(frames), 0.0), 0.0
 
         def while_device_busy(running: Callable[[], bool]) -> None:
             nonlocal launched_s
             launched_s = time.monotonic()
-            look_s = launched_s + (1 - SPARE_SHARE) * expected_s - SPARE_FITTINGS * self._fitting_s
-            while running() and (left_s := look_s - time.monotonic()) > 0:
+            peek_s = launched_s + (1 - SPARE_SHARE) * expected_s - PREPARE_SHARE * self._prepare_s
+            while running() and (left_s := peek_s - time.monotonic()) > 0:
                 time.sleep(min(left_s, NAP_S))
             if running():
                 self._prefetch(engine)
@@ -50,9 +63,9 @@ class Prefetcher:
         if launched_s:
             self._waits_s[len(frames)] = time.monotonic() - launched_s
 
-    def _prefetch(self, engine: Engine) -> None:
+    def _prefetch(self, engine: StepEngine) -> None:
         frames = self._waiting()
         if frames:
             begun_s = time.monotonic()
             engine.prepare(frames)
-            self._fitting_s = time.monotonic() - begun_s
+            self._prepare_s = time.monotonic() - begun_s

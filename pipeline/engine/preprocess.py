@@ -1,9 +1,9 @@
-"""From a captured frame to the picture that the model sees: its size, crop or padding, RGB, and the way back.
+"""Resizes captured frames to the model's images: geometry, crop or padding, RGB, and the map back to source pixels.
 
-Resampling is Pillow's BICUBIC with its antialiasing, rebuilt on torch so that it runs on any device: one pass over the
-width, one over the height, each rounded to whole levels and clipped, as Pillow does. It agrees with Pillow to one level
-of 255: Pillow rounds its filter weights to 22 bits and halves upwards, so about one value in a thousand falls on the
-other side. (Without the rounding and clipping between the passes, overshoots differ by up to 21 levels.)
+Resampling is Pillow's antialiased BICUBIC, written in torch so that it runs on any device: one pass over the width and
+one over the height, each rounded to whole levels and clipped, as in Pillow. It agrees with Pillow to one level of 255:
+Pillow rounds its filter weights to 22 bits and halves upwards, so about one value in a thousand is rounded the other
+way. (Without rounding and clipping between the passes, overshoots differ by up to 21 levels.)
 """
 
 from collections.abc import Callable
@@ -19,17 +19,17 @@ from ..frames import Affine, Pixels, Size
 
 WHITE = 255.0
 MOST_WIDTHS = 16
-"""A picture higher than this many of its widths is refused in crop mode, where all but its middle would be lost."""
+"""Images higher than this many times their width are refused in crop mode, where all but the middle would be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeGeometry:
-    """How pictures of one size become the model's.
+    """How frames of one size become images of the model.
 
     Attributes:
         source_size: width and height of the source in pixels.
         resized: width and height after resampling.
-        crop_top: rows cut off at the top of the resized picture.
+        crop_top: rows cut off at the top after resampling.
         pad_left, pad_top: white columns and rows added at the left and the top.
         model_size: width and height of the result.
         grid: rows and columns of patches in it.
@@ -45,30 +45,30 @@ class ResizeGeometry:
 
     @property
     def to_source(self) -> Affine:
-        """Maps a model pixel to the source pixel there; pixel centres are at whole numbers in both."""
+        """The map from a model pixel to the source pixel there; pixel centres are at whole numbers in both."""
         a, e = (source / resized for source, resized in zip(self.source_size, self.resized, strict=True))
         left, top = -self.pad_left, self.crop_top - self.pad_top
         return ((a, 0.0, a * (left + 0.5) - 0.5), (0.0, e, e * (top + 0.5) - 0.5))
 
 
 def resize_geometry(source: Size, mode: ResizeMode, image_width: int, patch_size: int) -> ResizeGeometry:
-    """How a picture of size `source` is fitted to a model.
+    """How frames of size `source` are fitted to a model.
 
     Args:
         source: width and height in pixels.
-        mode: `CROP`: width to `image_width`, height to the nearest multiple of the patch size, and of what is then
-            higher than `image_width` the middle rows. `PAD`: the larger side to `image_width`, the other to the nearest
-            multiple of the patch size, white around it to a square.
+        mode: `CROP`: the width becomes `image_width`, the height the nearest multiple of the patch size; of images
+            higher than `image_width`, the middle rows are kept. `PAD`: the larger side becomes `image_width`, the other
+            the nearest multiple of the patch size, with white around it to make a square.
         image_width: a multiple of `patch_size`.
         patch_size: pixels along a side of a patch.
 
     Raises:
-        ValueError: the picture is empty, or so long and thin that less than half a patch would be left of it, or (crop)
-            that nearly all of it would be cut off.
+        ValueError: the frame is empty, or so thin that less than half a patch would be left, or (crop) so high that
+            nearly all of it would be cut off.
     """
     width, height = source
     if width < 1 or height < 1:
-        raise ValueError(f"a picture of {width}x{height} pixels is empty")
+        raise ValueError(f"an image of {width}x{height} pixels is empty")
     if mode is ResizeMode.CROP or width >= height:
         resized = (image_width, _nearest_multiple(height * image_width / width, patch_size, source))
     else:
@@ -79,46 +79,44 @@ def resize_geometry(source: Size, mode: ResizeMode, image_width: int, patch_size
 
 
 def preprocess(pixels: Pixels, geometry: ResizeGeometry, device: torch.device) -> Tensor:
-    """The picture that the model sees.
+    """Make the model's image of a frame.
 
     Args:
-        pixels: uint8 [height, width, 3], BGR. Copied first: it may be memory that is soon written again.
-        geometry: from `fit`, for this size.
-        device: where the work is done and the result lies.
+        pixels: uint8 [height, width, 3], BGR. Copied first, since the memory may soon be overwritten.
+        geometry: from `resize_geometry`, for this size.
+        device: where to compute, and where the result is.
 
     Returns:
         float32 [3, h, w], RGB in [0, 1].
 
     Raises:
-        ValueError: the picture has another size, shape or number format.
+        ValueError: the pixels have another size, shape or number format.
     """
     height = geometry.source_size[1]
-    picture = (
-        upload(pixels, geometry, device).permute(2, 0, 1).flip(0).float().unsqueeze(0)
-    )  # [1, 3, height, width], RGB
+    image = upload(pixels, geometry, device).permute(2, 0, 1).flip(0).float().unsqueeze(0)  # [1, 3, height, width], RGB
     new_width, new_height = geometry.resized
-    picture = _resample(picture, (height, new_width))
-    picture = _resample(picture, (new_height, new_width))
-    picture = picture[:, :, geometry.crop_top : geometry.crop_top + geometry.model_size[1]]
-    return _pad(picture, geometry).squeeze(0) / 255.0
+    image = _resample(image, (height, new_width))
+    image = _resample(image, (new_height, new_width))
+    image = image[:, :, geometry.crop_top : geometry.crop_top + geometry.model_size[1]]
+    return _pad(image, geometry).squeeze(0) / 255.0
 
 
 def upload(
     pixels: Pixels, geometry: ResizeGeometry, device: torch.device, copy: Callable[[Pixels, Pixels], None] = np.copyto
 ) -> Tensor:
-    """A copy of the pixels on the device, which is not waited for.
+    """Copy pixels to the device, without waiting for the copy.
 
     Args:
-        pixels, how, device: see `preprocess`.
-        copy: copies to its first argument what its second has.
+        pixels, geometry, device: see `preprocess`.
+        copy: copies its second argument into its first.
 
     Raises:
-        ValueError: the picture has another size, shape or number format than the fit is for.
+        ValueError: the pixels have another size, shape or number format than the geometry expects.
     """
     width, height = geometry.source_size
     if pixels.dtype != np.uint8 or pixels.shape != (height, width, 3):
         raise ValueError(f"expected uint8 [{height}, {width}, 3], got {pixels.dtype} {list(pixels.shape)}")
-    # Page-locked memory lets the copy to a GPU run beside the host's work; torch's allocator recycles it.
+    # Pinned memory lets the copy to a GPU overlap with work on the host; torch's allocator recycles it.
     staging = torch.empty(pixels.shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
     copy(staging.numpy(), pixels)
     return staging.to(device, non_blocking=True)
@@ -128,7 +126,7 @@ def _nearest_multiple(length: float, patch_size: int, source: Size) -> int:
     patches = round(length / patch_size)
     if not patches:
         raise ValueError(
-            f"a picture of {source[0]}x{source[1]} pixels is too thin: at the model's size its shorter side has "
+            f"an image of {source[0]}x{source[1]} pixels is too thin: at the model's size its shorter side has "
             f"{length:.2g} pixels, less than half a patch of {patch_size}"
         )
     return patches * patch_size
@@ -138,7 +136,7 @@ def _cropped(source: Size, resized: Size, image_width: int, patch_size: int) -> 
     width, height = resized
     if height > MOST_WIDTHS * image_width:
         raise ValueError(
-            f"a picture of {source[0]}x{source[1]} pixels is too high to crop: at the model's width it has {height} "
+            f"an image of {source[0]}x{source[1]} pixels is too high to crop: at the model's width it has {height} "
             f"rows, of which {image_width} would be kept; use resize = 'pad'"
         )
     kept = min(height, image_width)
@@ -153,15 +151,15 @@ def _padded(source: Size, resized: Size, image_width: int, patch_size: int) -> R
     return ResizeGeometry(source, resized, 0, left, top, (image_width, image_width), (side, side))
 
 
-def _resample(picture: Tensor, size: tuple[int, int]) -> Tensor:
-    if tuple(picture.shape[2:]) == size:
-        return picture
-    return functional.interpolate(picture, size, mode="bicubic", antialias=True).round_().clamp_(0.0, 255.0)
+def _resample(image: Tensor, size: tuple[int, int]) -> Tensor:
+    if tuple(image.shape[2:]) == size:
+        return image
+    return functional.interpolate(image, size, mode="bicubic", antialias=True).round_().clamp_(0.0, 255.0)
 
 
-def _pad(picture: Tensor, geometry: ResizeGeometry) -> Tensor:
+def _pad(image: Tensor, geometry: ResizeGeometry) -> Tensor:
     width, height = geometry.model_size
-    right, bottom = width - picture.shape[3] - geometry.pad_left, height - picture.shape[2] - geometry.pad_top
+    right, bottom = width - image.shape[3] - geometry.pad_left, height - image.shape[2] - geometry.pad_top
     if not (geometry.pad_left or geometry.pad_top or right or bottom):
-        return picture
-    return functional.pad(picture, (geometry.pad_left, right, geometry.pad_top, bottom), value=WHITE)
+        return image
+    return functional.pad(image, (geometry.pad_left, right, geometry.pad_top, bottom), value=WHITE)

@@ -1,4 +1,4 @@
-"""The last pictures of a stream, from which its memory is made anew when an epoch is over."""
+"""The last images of a stream, from which its memory is rebuilt when an epoch is over."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 class ReplayBuffer:
-    """Keeps the last pictures on their device, a byte a number.
+    """Keeps the last images on their device, one byte a number.
 
-    Pictures come out of the preprocessing as whole levels of 255, so nothing is lost: a picture of 518 x 378 takes
-    587 kB, a quarter of what it takes in float32.
+    Preprocessing yields whole levels of 255, so nothing is lost: an image of 518 x 378 takes 587 kB, a quarter of its
+    size in float32.
 
     Args:
-        count: pictures that are kept at most; 0 for none.
+        count: images kept at most; 0 for none.
     """
 
     def __init__(self, count: int) -> None:
@@ -25,28 +25,28 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of them."""
+        """Bytes of all images."""
         return sum(levels.nbytes for levels in self._levels)
 
     @property
     def levels(self) -> tuple[Tensor, ...]:
-        """The pictures, oldest first, uint8 [3, h, w] each; nothing writes to them."""
+        """The images, oldest first, uint8 [3, h, w] each; nothing writes to them."""
         return tuple(self._levels)
 
     def add(self, image: Tensor) -> None:
-        """Keep a picture, float32 [3, h, w] of whole levels k / 255; it is copied."""
+        """Add a copy of an image, float32 [3, h, w] of whole levels k / 255."""
         if self._levels.maxlen:
             self._levels.append((image * 255.0).round_().to(torch.uint8))
 
     def images(self) -> tuple[Tensor, ...]:
-        """The pictures as they were added, oldest first."""
+        """The images as they were added, oldest first."""
         return tuple(levels.float() / 255.0 for levels in self._levels)
 
     def put(self, levels: Sequence[Tensor]) -> None:
-        """Keep these instead, as `levels` gave them."""
+        """Replace all images by these, as returned by `levels`."""
         self._levels.clear()
         self._levels.extend(levels)
 
     def clear(self) -> None:
-        """Keep none."""
+        """Remove all images."""
         self._levels.clear()

@@ -1,4 +1,4 @@
-"""What the engine says of itself: what runs, what it has done, and what its streams remember."""
+"""The engine's description, load times, counters and memory use, as plain values."""
 
 from dataclasses import dataclass, replace
 
@@ -7,18 +7,18 @@ from .stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """What runs.
+    """The model that runs, and how.
 
     Attributes:
         name: the preset's name.
-        weights: `sha256:<hex>` of the file, `random:<seed>`, or both with a plus between.
+        weights: `sha256:<hex>` of the file, `random:<seed>`, or both joined by a plus.
         mixers: how the global blocks mix tokens over time, one word a layer pair.
         device, dtype: where and in which number format it computes.
         attention: the attention backend.
-        attention_reason: why it was taken, where the config left the choice; else None.
+        attention_reason: why it was chosen, if the config left the choice; else None.
         execution: how the network runs: `plain`, `fused` or `captured`.
         parameters: numbers in its weights.
-        weights_note: what their file says must be known of them, or None.
+        weights_note: a note in the weights' file that users should see, or None.
     """
 
     name: str
@@ -35,11 +35,11 @@ class ModelDescription:
 
 @dataclass(frozen=True, slots=True)
 class LoadTimes:
-    """How long an engine took to make.
+    """How long an engine took to load.
 
     Attributes:
-        weights_s: seconds for the model and its weights, on a device that is opened for that.
-        kernels_s: seconds for attention's kernels: loaded, or compiled, and tried.
+        weights_s: seconds to open the device and load the model's weights.
+        kernels_s: seconds to load or compile the attention kernels, and to try them.
     """
 
     weights_s: float
@@ -52,13 +52,13 @@ class StreamStatistics:
 
     Attributes:
         camera: the stream's name.
-        epoch: number of its memory; the memory was restarted so many times.
-        frames: frames in this epoch so far, those of the epoch before that it began with included.
+        epoch: number of its memory, which is the number of resets so far.
+        frames: frames in this epoch so far, including those of the previous epoch with which it began.
         keyframes: those of them that entered the memory.
-        history_dropped: evicted frames of which nothing is attended to any more.
-        waiting: frames that wait for the stream's first step (among `frames`).
+        history_dropped: evicted frames of which no token is attended to any more.
+        waiting: frames that wait for the stream's first step (counted in `frames`).
         nbytes: bytes of its memory.
-        recent_nbytes: bytes of the pictures kept for the next epoch.
+        recent_nbytes: bytes of the images kept for the next epoch.
     """
 
     camera: str
@@ -73,13 +73,13 @@ class StreamStatistics:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """Counts since the engine was made, and its streams now.
+    """Counts since the engine was loaded, and its streams now.
 
     Attributes:
-        forwards: runs of the model.
-        features: frames that gave features.
+        forwards: forward passes.
+        features: frames that resulted in features.
         failures: frames that failed.
-        nan_frames: frames that gave non-finite numbers (among `features`).
+        nan_frames: frames with non-finite numbers (counted in `features`).
         streams: the open streams.
     """
 
@@ -92,7 +92,7 @@ class EngineStatistics:
     def plus(
         self, *, forwards: int = 0, features: int = 0, failures: int = 0, nan_frames: int = 0
     ) -> "EngineStatistics":
-        """The counts with more added."""
+        """These counts plus others."""
         return replace(
             self,
             forwards=self.forwards + forwards,
@@ -103,7 +103,7 @@ class EngineStatistics:
 
 
 def stream_statistics(stream: Stream) -> StreamStatistics:
-    """What one stream remembers now."""
+    """The present statistics of a stream."""
     window = None if stream.state is None else stream.state.window
     return StreamStatistics(
         camera=stream.camera,

@@ -1,8 +1,8 @@
-"""What the engine keeps of one camera: its memory, the frames that wait for their step, and their numbering.
+"""One camera's state in the engine: its memory, the frames that wait for their step, and their numbering.
 
-A stream lives in epochs: each has a memory of its own. A new one begins with nothing remembered, or, when the last has
-had its `epoch_frames` frames or was told to end, with the stream's own last `scale_frames` frames, which run once more
-as its first block.
+A stream is divided into epochs, each with a memory of its own. A new epoch begins empty; or, when the last one reached
+its `epoch_frames` frames or was ended on request, with the stream's last `scale_frames` frames, which run again as its
+first block.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,10 +23,10 @@ class PreparedFrame:
     Attributes:
         stamp: the frame's stamp.
         image: float32 [3, h, w] on the device.
-        geometry: how it was fitted to the model.
-        flags: what is known of it before the step.
-        preprocess_us: microseconds that the fitting took.
-        epoch, epoch_frame: number of the stream's memory, and of the frame within it; right once it is taken.
+        geometry: how it was resized.
+        flags: those known before the step.
+        preprocess_us: microseconds of preprocessing.
+        epoch, epoch_frame: number of the stream's memory, and of the frame within it; set by `Stream.take`.
     """
 
     stamp: FrameStamp
@@ -44,18 +44,18 @@ class Stream:
 
     Attributes:
         camera: its name.
-        config: what it remembers.
-        resize: how its pictures are fitted to the model.
-        state: its memory, or None while it holds no storage.
-        waiting: frames for the next step; the first ones of an epoch wait until there are `scale_frames` of them and
-            they can run as one block.
+        config: its settings.
+        resize: how its frames are fitted to the model.
+        state: its memory, or None while none is allocated.
+        waiting: frames for the next step; the first ones of an epoch wait until `scale_frames` of them can run as one
+            block.
         epoch: number of its memory, from 0.
-        next_frame: number, within the epoch, of the next frame to run.
-        ended: whether its epoch was told to end, and no frame has come since (see `end`).
-        reset: whether the next frame is the first one published of its epoch, which is not the stream's first.
-        last: stamp of the last frame that came, and how it was fitted; None before the first.
-        restored: whether the memory comes from a file, and no frame has come since.
-        recent: pictures that the next epoch may begin with.
+        next_frame: number of the next frame to run within the epoch.
+        ended: whether its epoch was ended on request, and no frame has arrived since (see `end`).
+        reset: whether the next frame is the first one published of its epoch, and not of the stream's first epoch.
+        last: stamp and geometry of the last frame that arrived; None before the first.
+        restored: whether the memory was loaded from a file, and no frame has arrived since.
+        recent: images from which the next epoch may begin.
     """
 
     camera: str
@@ -81,33 +81,33 @@ class Stream:
 
     @property
     def ready(self) -> bool:
-        """Whether the frames that wait can run."""
+        """Whether the waiting frames can run."""
         return len(self.waiting) >= (self.config.scale_frames if self.starting else 1)
 
     @property
     def full(self) -> bool:
-        """Whether no more frames may wait: one forward takes no more."""
-        return len(self.waiting) >= (self.config.scale_frames if self.starting else self._run)
+        """Whether one forward pass takes no more frames than those that wait."""
+        return len(self.waiting) >= (self.config.scale_frames if self.starting else self._chunk_frames)
 
     @property
-    def _run(self) -> int:
+    def _chunk_frames(self) -> int:
         if not self.config.epoch_frames or self.state is None:
             return self.config.frames_per_step
         if self.over:
-            return 1  # a new epoch is begun for one frame
-        # An epoch ends where it would with single frames.
+            return 1  # a new epoch begins with one new frame
+        # An epoch must end where it would end with single frames.
         return min(self.config.frames_per_step, self.config.epoch_frames - self.state.window.committed)
 
     @property
     def over(self) -> bool:
-        """Whether the epoch has had its frames, so that the next frame belongs to a new one (see `renew`)."""
+        """Whether the epoch is complete, so that the next frame belongs to a new one (see `renew`)."""
         most = self.config.epoch_frames
         return most > 0 and self.state is not None and (self.ended or self.state.window.committed >= most)
 
     def breaks_with(self, stamp: FrameStamp) -> bool:
-        """Whether the memory cannot go on with this frame: its size is new, or its source was opened anew.
+        """Whether this frame cannot continue the memory: its size changed, or its source was reconnected.
 
-        A memory from a file goes on with whatever connection comes first.
+        A memory loaded from a file is continued by any connection.
         """
         if self.last is None:
             return False
@@ -116,7 +116,7 @@ class Stream:
         return reconnected or last.source_size != stamp.source_size
 
     def add(self, stamp: FrameStamp, image: Tensor, geometry: ResizeGeometry, preprocess_us: int) -> None:
-        """Let a frame wait for its step."""
+        """Add a frame to those that wait."""
         resized = self.last is not None and self.last[0].source_size != stamp.source_size
         flags = frozenset({Flag.SIZE_CHANGED} if resized else ())
         self.waiting.append(PreparedFrame(stamp, image, geometry, flags, preprocess_us))
@@ -124,13 +124,13 @@ class Stream:
         self.restored = False
 
     def take(self) -> tuple[PreparedFrame, ...]:
-        """The frames that wait, to be run now, numbered as the next of this epoch."""
+        """Take the waiting frames, numbered as the next ones of this epoch."""
         taken = tuple(self._numbered(frame) for frame in self.waiting)
         self.waiting.clear()
         return taken
 
     def end(self) -> bool:
-        """Let the epoch be over now; without epochs, `restart`. False where none has begun: nothing happens then."""
+        """End the epoch; without `epoch_frames`, `restart`. Returns False, and does nothing, if none has begun."""
         if self.starting:
             return False
         if self.config.epoch_frames:
@@ -143,9 +143,9 @@ class Stream:
         """Begin a new epoch from this one's last frames.
 
         Returns:
-            the frames to run as its first block. They have been published before, so what they give now is not.
+            the frames to run as its first block. They were published before, so their results now are not.
         """
-        assert self.last is not None, "an epoch that is over has had frames"
+        assert self.last is not None, "a complete epoch has frames"
         stamp, geometry = self.last
         images = self.recent.images()
         self._forget(carry=self.config.carry_state)
@@ -157,12 +157,12 @@ class Stream:
         return tuple(frames)
 
     def restart(self) -> None:
-        """Forget everything: the next frame begins a new epoch, unless this one has not begun. The storage is kept."""
+        """Clear the memory: the next frame begins a new epoch, unless this one has not begun. Keeps the storage."""
         self._forget()
         self.recent.clear()
 
     def free(self) -> None:
-        """Give the memory's storage back, and with it all that it held. Idempotent."""
+        """Free the memory's storage. Idempotent."""
         if self.state is not None:
             self.state.free()
         self.state = None

@@ -1,12 +1,17 @@
-"""From the model's features to the header and the tensor bytes of a message, without copying a tensor."""
+"""Encodes features as the header and tensor bytes of a message, without copying a tensor."""
 
 import time
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
 from retinad.client.wire import ContextHeader, FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
 
-from ..frames import Context, Features, FeatureTensor
+from ..frames import Context, DType, Features, OutputTensor, TokenOutput
+
+WIRE_DTYPES: Final[Mapping[DType, str]] = {"float16": "<f2", "float32": "<f4", "bfloat16": "bf16"}
+"""The name of each number format in a message: numpy's, with byte order, or `bf16` for raw bfloat16 bits."""
 
 
 def features_header(
@@ -74,19 +79,21 @@ def _context_header(context: Context | None) -> ContextHeader | None:
     )
 
 
-def tensor_header(tensor: FeatureTensor) -> TensorHeader:
-    """How a tensor is described on the wire."""
+def tensor_header(tensor: OutputTensor) -> TensorHeader:
+    """The description of a tensor on the wire."""
+    output = tensor.output
+    tokens = output if isinstance(output, TokenOutput) else None
     return TensorHeader(
-        name=tensor.name,
-        dtype="bf16" if tensor.is_bfloat16 else tensor.data.dtype.str,
-        shape=tensor.data.shape,
-        nbytes=tensor.data.nbytes,
-        layer=tensor.layer,
-        group=tensor.group,
+        name=output.name,
+        dtype=WIRE_DTYPES[output.dtype],
+        shape=output.shape,
+        nbytes=output.nbytes,
+        layer=None if tokens is None else tokens.layer,
+        group=None if tokens is None else tokens.group,
     )
 
 
-def tensor_bytes(tensor: FeatureTensor) -> memoryview:
+def tensor_bytes(tensor: OutputTensor) -> memoryview:
     """A view of a tensor's bytes.
 
     Raises:

@@ -73,7 +73,7 @@ def caches(case: Case) -> list[StreamState]:
 
 
 def event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)
 
 
 def milliseconds(call: Callable[[], object], calls: int = CALLS) -> float:
@@ -198,7 +198,7 @@ def measure_ranges(case: RangeCase) -> str:
     slots = case.slots
     query = 2 * torch.randn((case.frames, case.frame_tokens, 16, case.head_dim), device="cuda").to(case.dtype)
     memory = torch.randn((2, int(slots.max()) + 1000, 16, case.head_dim), device="cuda", dtype=case.dtype)
-    seen = memory if case.memory is None else memory.to(case.memory)
+    seen = memory if case.stored is None else memory.to(case.stored)
     out = attend_ranges(query, seen, slots)
     expected = attend_ranges_reference(query, memory, slots)
     wrong = float((out.float() - expected).norm() / expected.norm())

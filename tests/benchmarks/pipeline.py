@@ -32,7 +32,7 @@ from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine.executor import StepOutput
 from retinad.pipeline.engine.statistics import LoadTimes, ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
-from retinad.pipeline.frames import Features, FeatureTensor, Frame, FrameStamp, TokenGroup
+from retinad.pipeline.frames import Features, Frame, FrameStamp, OutputTensor, TokenGroup, TokenOutput
 
 SIZE = (640, 480)
 FRAMES = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
@@ -76,7 +76,7 @@ class CopyEngine:
 
     def _features(self, frame: Frame) -> Features:
         data = frame.pixels.copy().reshape(-1).view("<f2")
-        tensor = FeatureTensor("layer0/patch", 0, TokenGroup.PATCH, data)
+        tensor = OutputTensor(TokenOutput.of(0, TokenGroup.PATCH, data.shape, "float16"), data)
         stamp, unit = frame.stamp, ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
         return Features(stamp, 0, stamp.source_seq, True, frozenset(), SIZE, (1, 1), unit, (tensor,))
 

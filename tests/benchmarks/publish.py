@@ -18,7 +18,7 @@ import zmq
 from retinad.client import FeaturesRecord, Subscriber
 from retinad.client.wire import HelloHeader, ModelHeader
 from retinad.pipeline.config import PublishConfig
-from retinad.pipeline.frames import Features, FeatureTensor, FrameStamp, TokenGroup
+from retinad.pipeline.frames import Features, FrameStamp, OutputTensor, TokenGroup, TokenOutput
 from retinad.pipeline.publish.publisher import Publisher
 
 MESSAGES = 100
@@ -67,7 +67,7 @@ def stuck_subscriber(publisher: Publisher) -> Iterator[None]:
 
 def features(seq: int, data: np.ndarray) -> Features:
     stamp = FrameStamp("bench", 0, seq, time.time_ns(), time.monotonic_ns(), None, (640, 480))
-    tensor = FeatureTensor("layer0/patch", 0, TokenGroup.PATCH, data)
+    tensor = OutputTensor(TokenOutput.of(0, TokenGroup.PATCH, data.shape, "float16"), data)
     return Features(stamp, 0, seq, True, frozenset(), (518, 392), (28, 37), ((1, 0, 0), (0, 1, 0)), (tensor,))
 
 

@@ -1,16 +1,17 @@
-"""Measures steps of the full-size network with full windows on a GPU: their duration, and where the time is spent.
+"""Steps of the full-size network on a GPU with full windows: their duration, and where the time is spent.
 
-`python tests/benchmarks/step_gpu.py attention:1 hybrid:1 attention:4 hybrid:1:32 attention:1:1:plain` runs jobs of the
-form MIXERS:STREAMS[:RUN[:EXECUTION]]. A step takes RUN frames of each stream, from images in memory to features in
-memory, while the next step's frames are already waiting; the captured graph is measured alone too. Weights are random.
+`python tests/benchmarks/step_gpu.py attention:1 hybrid:1 attention:4 hybrid:1:32 attention:1:1:plain` measures each job
+MIXERS:STREAMS[:FRAMES[:EXECUTION]]: steps of FRAMES frames of each stream, from pixels in host memory to features in
+host memory, with the next step's frames already waiting; and the captured graph alone. Weights are random.
 `retinad bench` measures what the service adds.
 """
 
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import cast
 from unittest import mock
@@ -20,15 +21,14 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from retinad.pipeline.config import Execution, MixerName, ModelConfig, NetworkConfig, ResizeMode
+from retinad.pipeline.config import ExecutionName, MixerName, ModelConfig, NetworkConfig, ResizeMode
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.model_runner import WhileDeviceBusy
 from retinad.pipeline.frames import Features, Frame, FrameStamp, Outcome
 from retinad.pipeline.model.presets import LINGBOT_MAP
 from retinad.pipeline.model.random_init import random_weight
 
 SIZE = (1036, 756)
-"""Becomes 518x378, 999 patches."""
+"""Resized to 518x378: 999 patches."""
 
 STEPS, REPLAYS, ROWS = 200, 20, 24
 MIXERS: Mapping[str, tuple[MixerName, ...]] = {
@@ -42,17 +42,17 @@ IMAGES = [np.random.default_rng(n).integers(0, 256, (SIZE[1], SIZE[0], 3), np.ui
 
 @dataclass(frozen=True)
 class Job:
-    """The settings of one measurement, in the form MIXERS:STREAMS[:RUN[:EXECUTION]]."""
+    """One measurement."""
 
     mixers: str
     streams: int
-    run: int = 1
-    execution: Execution = "auto"
+    frames: int = 1
+    execution: ExecutionName = "auto"
 
     @classmethod
     def of(cls, text: str) -> "Job":
-        mixers, streams, run, execution = (*text.split(":"), *("", "1", "1", "auto")[text.count(":") + 1 :])
-        return cls(mixers, int(streams), int(run), cast(Execution, execution))
+        mixers, streams, count, execution = (*text.split(":"), *("", "1", "1", "auto")[text.count(":") + 1 :])
+        return cls(mixers, int(streams), int(count), cast(ExecutionName, execution))
 
     @property
     def config(self) -> ModelConfig:
@@ -62,12 +62,12 @@ class Job:
             dtype="bfloat16",
             attention="dense" if self.execution == "plain" else "auto",
             execution=self.execution,
-            max_batch=max(8, self.streams * self.run),
+            max_batch=max(8, self.streams * self.frames),
         )
 
 
 def quick_weights(wanted: Mapping[str, Tensor], seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Random weights of the model's sizes, drawn on the device: in 1 s instead of 10."""
+    """Random weights of the model's own scale, drawn on the device: one second instead of ten."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     for name, value in wanted.items():
         small = random_weight(name, (1, *value.shape[1:]), np.random.default_rng(0))
@@ -95,25 +95,24 @@ def measure(job: Job, steps: int) -> None:
     torch.cuda.reset_peak_memory_stats()
     with Engine(job.config) as engine:
         for n in range(job.streams):
-            engine.open_stream(f"camera{n}", replace(STREAM, run_frames=job.run), ResizeMode.CROP)
+            engine.open_stream(f"camera{n}", replace(STREAM, run_frames=job.frames), ResizeMode.CROP)
         took_ms = []
-        first = -(-FILLED // job.run)
-        taken = pairwise(frames(job, number * job.run, job.run) for number in range(first + steps + 1))
+        first = -(-FILLED // job.frames)
+        taken = pairwise(frames(job, number * job.frames, job.frames) for number in range(first + steps + 1))
         for now, following in taken:
             begun = time.perf_counter()
-            checked(engine.step(now, preparing(engine, following)))
+            checked(engine.step(now, partial(prepare, engine, following)))
             took_ms.append((time.perf_counter() - begun) * 1e3)
         del took_ms[:first]
         report(job, engine, took_ms)
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
-            engine.step(frames(job, (first + steps) * job.run, job.run))
+            engine.step(frames(job, (first + steps) * job.frames, job.frames))
         for event in sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)[:ROWS]:
             print(f"    {event.self_device_time_total / 1e3:8.3f} ms {event.count:5} x {event.key[:80]}", flush=True)
 
 
-def preparing(engine: Engine, frames: Sequence[Frame]) -> WhileDeviceBusy:
-    """Prepare these frames while the GPU runs the step."""
-    return lambda still_busy: engine.prepare(frames)
+def prepare(engine: Engine, frames: list[Frame], running: Callable[[], bool]) -> None:
+    engine.prepare(frames)
 
 
 def report(job: Job, engine: Engine, took_ms: list[float]) -> None:
@@ -121,14 +120,13 @@ def report(job: Job, engine: Engine, took_ms: list[float]) -> None:
     print(
         f"{job}: {engine.description.execution}, {engine.description.attention}; {len(took_ms)} steps, "
         f"p50 {p50:.2f} ms, p95 {p95:.2f}, p99 {p99:.2f}, p99/p50 {p99 / p50:.3f}, "
-        f"{p50 / job.streams / job.run:.2f} ms a frame; peak {torch.cuda.max_memory_allocated() / 1e9:.2f} GB, "
+        f"{p50 / job.streams / job.frames:.2f} ms a frame; peak {torch.cuda.max_memory_allocated() / 1e9:.2f} GB, "
         f"a stream {engine.statistics().streams[0].nbytes / 1e9:.3f} GB",
         flush=True,
     )
-    fused = engine._model_runner._fused
-    graphs = [] if fused is None else list(fused._graphs.values())
-    if graphs:
-        print(f"    the graph alone: {replay_ms(graphs[-1].graph):.3f} ms, median of {REPLAYS}", flush=True)
+    runner = engine.model_runner.graphs
+    if runner is not None and runner.graphs:
+        print(f"    the graph alone: {replay_ms(runner.graphs[-1]):.3f} ms, median of {REPLAYS}", flush=True)
 
 
 def replay_ms(graph: torch.cuda.CUDAGraph) -> float:
@@ -150,7 +148,7 @@ def main(texts: list[str]) -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}", flush=True)
     for text in texts:
         job = Job.of(text)
-        measure(job, max(8, STEPS // job.run))
+        measure(job, max(8, STEPS // job.frames))
 
 
 if __name__ == "__main__":

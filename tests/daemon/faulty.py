@@ -38,7 +38,7 @@ class FaultyEngine(Engine):
         self._error = error
         self._failing = range(AT, AT + times)
         self._steps = 0
-        self._model_runner._model.register_forward_pre_hook(self._fail)
+        self.model_runner.model.register_forward_pre_hook(self._fail)
 
     def step_outputs(
         self, frames: Sequence[Frame], while_device_busy: WhileDeviceBusy | None = None

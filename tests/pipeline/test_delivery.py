@@ -1,4 +1,4 @@
-"""Records are numbered without holes within a connection of their source, and an end tells where the last one stood."""
+"""Records are numbered without gaps within a connection of their source, and an end has the number after the last."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from retinad.pipeline.publish.encode import features_header
 
 
 class Sink:
-    """Keeps the headers of what it is given."""
+    """Keeps the numbers of published records."""
 
     def __init__(self) -> None:
         self.headers: list[FeaturesHeader] = []
@@ -41,7 +41,7 @@ def deliver(outcomes: list[Features | FrameFailure]) -> tuple[Delivery, Sink, li
     return delivery, sink, failures
 
 
-def test_numbers_have_no_holes_and_begin_anew_with_each_connection() -> None:
+def test_numbers_have_no_gaps_and_restart_with_each_connection() -> None:
     failure = FrameFailure(stamp(0, 2), "no")
     _, sink, failures = deliver([record(0, 0), failure, record(0, 3), record(1, 0), record(1, 5)])
     assert [(header.stream_epoch, header.seq) for header in sink.headers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -50,8 +50,8 @@ def test_numbers_have_no_holes_and_begin_anew_with_each_connection() -> None:
 
 
 @pytest.mark.parametrize(("stream_epoch", "next_seq"), [(1, 2), (2, 0)], ids=["last record's", "without a record"])
-def test_an_end_right_after_the_last_record_tells_of_no_loss(stream_epoch: int, next_seq: int) -> None:
-    """Also where the source was opened once more and nothing came of it: those numbers are of another connection."""
+def test_an_end_right_after_the_last_record_reports_no_loss(stream_epoch: int, next_seq: int) -> None:
+    """Even if the source was reconnected without a frame: those numbers belong to another connection."""
     delivery, sink, _ = deliver([record(0, 0), record(1, 0), record(1, 1)])
     assert delivery.next_seq("cam", stream_epoch) == next_seq
     tracker = GapTracker()
@@ -61,7 +61,7 @@ def test_an_end_right_after_the_last_record_tells_of_no_loss(stream_epoch: int, 
     assert tracker.before_end(end) == ()
 
 
-def test_a_forgotten_camera_begins_at_nought() -> None:
+def test_a_forgotten_camera_starts_at_zero() -> None:
     delivery, _, _ = deliver([record(0, 0), record(0, 1)])
     delivery.forget("cam")
     delivery.forget("cam")

@@ -52,7 +52,7 @@ async def test_a_full_lossless_queue_makes_the_source_wait() -> None:
     assert queue.counters.in_flight == 0
 
 
-async def test_a_source_cancelled_while_it_waits_loses_its_frame_countedly() -> None:
+async def test_a_source_cancelled_while_it_waits_has_its_frame_counted_as_dropped() -> None:
     queue = FrameQueues().open("a", CaptureMode.LOSSLESS, 1)
     await queue.put(frame(0))
     with anyio.move_on_after(0.01):
@@ -93,7 +93,7 @@ async def test_settled_waits_for_the_last_frame() -> None:
         await queue.settled()
 
 
-async def test_closing_drops_what_waits() -> None:
+async def test_closing_drops_waiting_frames() -> None:
     queues = FrameQueues()
     queue = queues.open("a", CaptureMode.LIVE, 2)
     await queue.put(frame(0))
@@ -128,7 +128,7 @@ async def test_counters_add_up_under_any_schedule(seed: int) -> None:
     assert queue.counters.captured == 200
 
 
-async def test_frames_of_a_lossless_camera_are_taken_in_runs_when_no_other_camera_waits_for_room() -> None:
+async def test_several_frames_of_a_lossless_camera_are_taken_if_no_other_camera_needs_the_room() -> None:
     queues = FrameQueues()
     for camera, mode in (("a", CaptureMode.LOSSLESS), ("b", CaptureMode.LIVE), ("c", CaptureMode.LOSSLESS)):
         queue = queues.open(camera, mode, 4, frames_per_step={"a": 4, "b": 1, "c": 3}[camera])
@@ -141,7 +141,7 @@ async def test_frames_of_a_lossless_camera_are_taken_in_runs_when_no_other_camer
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_a_look_sees_the_frames_that_are_taken_next_and_leaves_them_there(seed: int) -> None:
+async def test_peek_returns_the_frames_that_are_taken_next_without_taking_them(seed: int) -> None:
     choose = random.Random(seed)
     queues = FrameQueues()
     opened = {}

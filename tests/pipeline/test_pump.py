@@ -1,11 +1,11 @@
-"""The loop between queues and worker: small steps, every camera in its turn, and nothing lost or out of order."""
+"""The loop between queues and worker: small steps, cameras served in turn, nothing lost or out of order."""
 
 import contextlib
 import random
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import anyio
 import numpy as np
@@ -24,14 +24,14 @@ SLOW = ("b", "c", "d")
 
 
 class NoSink:
-    """Gets nothing: the engine below gives no features."""
+    """Refuses features: the engine below makes none."""
 
     def publish_features(self, *arguments: object, **named: object) -> None:
-        raise AssertionError("there are no features")
+        raise AssertionError("no features expected")
 
 
-class Told:
-    """Keeps the numbers of the frames whose features it gets, by camera."""
+class SeqSink:
+    """Keeps the numbers of the published frames, by camera."""
 
     def __init__(self) -> None:
         self.seqs: dict[str, list[int]] = {}
@@ -44,13 +44,20 @@ def record(stamp: FrameStamp) -> Features:
     return Features(stamp, 0, 0, True, frozenset(), (1, 1), (1, 1), ((1, 0, 0), (0, 1, 0)), ())
 
 
-class CountingEngine:
-    """Gives no features of any frame, and takes 2 ms for that."""
+class NoPrefetch:
+    """Its device is never busy, so it is never asked to prefetch."""
+
+    def prepare(self, frames: Sequence[Frame]) -> None:
+        raise AssertionError("prefetched")
+
+
+class CountingEngine(NoPrefetch):
+    """Fails every frame, and takes 2 ms for it."""
 
     def __init__(self) -> None:
         self.steps: list[list[str]] = []
 
-    def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> list[StepOutput]:
+    def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> Iterable[StepOutput]:
         return [StepOutput(list(self.step(frames)), last=True)]
 
     def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
@@ -93,10 +100,10 @@ async def test_a_fast_camera_neither_starves_the_others_nor_enlarges_a_step(max_
     assert [opened[camera].counters.dropped for camera in SLOW] == [0, 0, 0]
 
 
-class BlockEngine:
-    """Keeps each camera's frames until there are three, as a stream's first block.
+class BlockEngine(NoPrefetch):
+    """Collects each camera's frames until there are three, like a stream's first block.
 
-    What it gives comes in two parts, of which the second need not be the last of a forward.
+    Each step has two results; the second one need not be marked as the last.
     """
 
     def __init__(self) -> None:
@@ -123,10 +130,10 @@ class BlockEngine:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_what_a_drained_camera_gets_at_last_comes_after_the_step_that_was_under_way(seed: int) -> None:
-    """The records of a step are published when the next one has begun; those of a flush behind it, later."""
+async def test_flushed_records_of_a_drained_camera_follow_those_of_the_running_step(seed: int) -> None:
+    """A step's records are published once the next step has begun; those of a flush must not overtake them."""
     random.seed(seed)
-    engine, told = BlockEngine(), Told()
+    engine, sink = BlockEngine(), SeqSink()
 
     @contextlib.contextmanager
     def make() -> Iterator[BlockEngine]:
@@ -136,14 +143,14 @@ async def test_what_a_drained_camera_gets_at_last_comes_after_the_step_that_was_
         queue = queues.open(camera, CaptureMode.LOSSLESS, 2, frames_per_step=random.randint(1, 3))
         await capture(camera, queue, frames, random.random() / 1000)
         await queue.emptied()
-        await flush(camera, worker, delivery)  # type: ignore[arg-type]
+        await flush(camera, worker, delivery)
         with anyio.fail_after(5):
             await queue.settled()
         assert queue.counters.published == frames
         queues.close(camera)
 
     queues = FrameQueues()
-    delivery, worker = Delivery(queues, told), Worker(make)
+    delivery, worker = Delivery(queues, sink), Worker(make)
     async with worker, anyio.create_task_group() as tasks:
         tasks.start_soon(pump, queues, worker, delivery, 4)
         async with anyio.create_task_group() as cameras:
@@ -151,13 +158,13 @@ async def test_what_a_drained_camera_gets_at_last_comes_after_the_step_that_was_
                 cameras.start_soon(live, f"c{number}", 10 * number + number % 3 + 1)
                 await anyio.sleep(random.random() / 100)
         tasks.cancel_scope.cancel()
-    assert told.seqs == {f"c{number}": list(range(10 * number + number % 3 + 1)) for number in range(6)}
+    assert sink.seqs == {f"c{number}": list(range(10 * number + number % 3 + 1)) for number in range(6)}
 
 
-async def test_a_camera_that_is_gone_or_back_gets_nothing_of_a_step_that_outlasted_it() -> None:
-    """Its frames were counted as failed when it went; a camera that came back has others."""
+async def test_a_removed_or_returned_camera_gets_no_records_of_a_step_that_outlasted_it() -> None:
+    """Its frames were counted as failed when it was removed; a camera that returned has others."""
     entered, leave = threading.Event(), threading.Event()
-    told: list[int] = []
+    failed: list[int] = []
 
     class Slow(CountingEngine):
         def step(self, frames: Sequence[Frame]) -> list[FrameFailure]:
@@ -170,7 +177,10 @@ async def test_a_camera_that_is_gone_or_back_gets_nothing_of_a_step_that_outlast
         yield Slow()
 
     queues = FrameQueues()
-    delivery, worker = Delivery(queues, NoSink(), lambda failure: told.append(failure.stamp.stream_epoch)), Worker(make)
+    delivery, worker = (
+        Delivery(queues, NoSink(), lambda failure: failed.append(failure.stamp.stream_epoch)),
+        Worker(make),
+    )
     async with worker, anyio.create_task_group() as tasks:
         tasks.start_soon(pump, queues, worker, delivery, 1)
         queue = queues.open("a", CaptureMode.LIVE, 2)
@@ -185,20 +195,20 @@ async def test_a_camera_that_is_gone_or_back_gets_nothing_of_a_step_that_outlast
         with anyio.fail_after(5):
             await again.settled()
         tasks.cancel_scope.cancel()
-    assert told == [1]
+    assert failed == [1]
     assert (again.counters.captured, again.counters.failed) == (2, 2)
 
 
-async def test_while_a_step_runs_the_frames_of_the_next_are_fitted_in_the_same_thread() -> None:
+async def test_while_a_step_runs_the_next_frames_are_preprocessed_in_the_same_thread() -> None:
     threads: set[int] = set()
 
-    class Fitting(CountingEngine):
+    class Preparing(CountingEngine):
         def __init__(self) -> None:
             super().__init__()
-            self.fitted: list[list[int]] = []
+            self.prepared: list[list[int]] = []
             self.taken: list[list[int]] = []
 
-        def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> list[StepOutput]:
+        def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> Iterable[StepOutput]:
             threads.add(threading.get_ident())
             self.taken.append([frame.stamp.source_seq for frame in frames])
             assert callable(while_device_busy)
@@ -207,9 +217,9 @@ async def test_while_a_step_runs_the_frames_of_the_next_are_fitted_in_the_same_t
 
         def prepare(self, frames: Sequence[Frame]) -> None:
             threads.add(threading.get_ident())
-            self.fitted.append([frame.stamp.source_seq for frame in frames])
+            self.prepared.append([frame.stamp.source_seq for frame in frames])
 
-    engine = Fitting()
+    engine = Preparing()
 
     @contextlib.contextmanager
     def make() -> Iterator[CountingEngine]:
@@ -225,22 +235,22 @@ async def test_while_a_step_runs_the_frames_of_the_next_are_fitted_in_the_same_t
             await queue.settled()
         tasks.cancel_scope.cancel()
     assert engine.taken == [[0, 1], [2, 3]]
-    assert engine.fitted == [[2, 3]]
+    assert engine.prepared == [[2, 3]]
     assert len(threads) == 1
     assert threading.get_ident() not in threads
 
 
-async def test_a_frame_that_was_looked_at_and_then_dropped_is_let_go_at_once() -> None:
-    """Its pixels are a slot of the capture process, which has few."""
-    look, looked, leave = threading.Event(), threading.Event(), threading.Event()
+async def test_a_frame_that_was_peeked_at_and_then_dropped_is_released_at_once() -> None:
+    """Its pixels occupy a slot of the capture process, which has few."""
+    peek, peeked, leave = threading.Event(), threading.Event(), threading.Event()
     kept: list[weakref.ref[np.ndarray]] = []
 
-    class Looking(CountingEngine):
-        def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> list[StepOutput]:
+    class Peeking(CountingEngine):
+        def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> Iterable[StepOutput]:
             assert callable(while_device_busy)
-            look.wait(5)
+            peek.wait(5)
             while_device_busy(lambda: True)
-            looked.set()
+            peeked.set()
             leave.wait(5)
             return super().step_outputs(frames)
 
@@ -249,7 +259,7 @@ async def test_a_frame_that_was_looked_at_and_then_dropped_is_let_go_at_once() -
 
     @contextlib.contextmanager
     def make() -> Iterator[CountingEngine]:
-        yield Looking()
+        yield Peeking()
 
     async def put(number: int) -> None:
         pixels = np.zeros((1, 1, 3), np.uint8)
@@ -265,8 +275,8 @@ async def test_a_frame_that_was_looked_at_and_then_dropped_is_let_go_at_once() -
         with anyio.fail_after(5):
             await queue.emptied()
             await put(1)
-            look.set()
-            await anyio.to_thread.run_sync(looked.wait)
+            peek.set()
+            await anyio.to_thread.run_sync(peeked.wait)
         await put(2)
         assert [pixels() is None for pixels in kept] == [False, True, False]
         leave.set()
@@ -277,18 +287,18 @@ async def test_a_frame_that_was_looked_at_and_then_dropped_is_let_go_at_once() -
     assert (queue.counters.dropped, queue.counters.failed) == (1, 2)
 
 
-async def test_records_of_a_forward_leave_before_the_next_one_of_the_step_runs_and_failures_with_records() -> None:
+async def test_records_of_a_forward_pass_leave_before_the_next_pass_runs_and_failures_leave_with_records() -> None:
     order: list[str] = []
 
-    class Ordered(Told):
+    class Ordered(SeqSink):
         def publish_features(self, features: Features, **named: object) -> None:
-            order.append(f"told {features.stamp.source_seq}")
+            order.append(f"published {features.stamp.source_seq}")
 
     def tell(failure: FrameFailure) -> None:
         order.append(f"failed {failure.stamp.source_seq}")
 
-    class InParts(CountingEngine):
-        def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> Iterator[StepOutput]:  # type: ignore[override]
+    class PassByPass(CountingEngine):
+        def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> Iterator[StepOutput]:
             for frame in frames:
                 number = frame.stamp.source_seq
                 order.append(f"ran {number}")
@@ -297,7 +307,7 @@ async def test_records_of_a_forward_leave_before_the_next_one_of_the_step_runs_a
 
     @contextlib.contextmanager
     def make() -> Iterator[CountingEngine]:
-        yield InParts()
+        yield PassByPass()
 
     queues = FrameQueues()
     queue = queues.open("a", CaptureMode.LOSSLESS, 4, frames_per_step=4)
@@ -308,4 +318,4 @@ async def test_records_of_a_forward_leave_before_the_next_one_of_the_step_runs_a
         with anyio.fail_after(5):
             await queue.settled()
         tasks.cancel_scope.cancel()
-    assert order == ["ran 0", "told 0", "ran 1", "ran 2", "failed 1", "told 2", "ran 3", "told 3"]
+    assert order == ["ran 0", "published 0", "ran 1", "ran 2", "failed 1", "published 2", "ran 3", "published 3"]

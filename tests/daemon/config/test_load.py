@@ -32,8 +32,8 @@ from retinad.pipeline.config import (
     RetentionConfig,
     StreamConfig,
 )
-from retinad.pipeline.engine.outputs import TokenShape
 from retinad.pipeline.engine.preprocess import resize_geometry
+from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frames import TokenGroup
 from retinad.pipeline.model.presets import LINGBOT_MAP, TINY

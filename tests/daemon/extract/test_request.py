@@ -8,7 +8,7 @@ import pytest
 from retinad.daemon.extract.index import SCHEMA, Index
 from retinad.daemon.extract.request import Extraction, choose_run
 from retinad.pipeline.config import ModelConfig, ResizeMode, StreamConfig
-from retinad.pipeline.engine.batch_size import Room, longest_run
+from retinad.pipeline.engine.batch_size import Room, largest_frames_per_step
 from retinad.pipeline.errors import AdmissionError
 from retinad.pipeline.model.presets import LINGBOT_MAP
 
@@ -37,7 +37,7 @@ def test_on_a_cpu_it_is_the_options_or_the_streams() -> None:
 @pytest.mark.usefixtures("_gpu")
 def test_on_a_gpu_it_is_as_many_as_fit() -> None:
     run = choose_run(WANTED, SIZE, None)
-    assert run == longest_run(WANTED.model, WANTED.stream, SIZE, ResizeMode.CROP, SMALL) == 4
+    assert run == largest_frames_per_step(WANTED.model, WANTED.stream, SIZE, ResizeMode.CROP, SMALL) == 4
     assert choose_run(replace(WANTED, run_frames=2), SIZE, None) == 2
 
 
@@ -45,7 +45,7 @@ def test_on_a_gpu_it_is_as_many_as_fit() -> None:
 def test_what_does_not_fit_is_refused_before_the_first_frame() -> None:
     with pytest.raises(AdmissionError, match=r"7\.73 GiB for 79 frames"):
         choose_run(replace(WANTED, run_frames=8), SIZE, None)
-    with pytest.raises(AdmissionError, match="no memory for the recording"):
+    with pytest.raises(AdmissionError, match="not enough memory for the recording"):
         choose_run(WANTED, (1000, 1000), None)
 
 

@@ -215,7 +215,7 @@ def test_one_frame_with_nan_is_flagged_and_those_after_it_are_clean(tmp_path: Pa
     class Spoilt(FaultyEngine):
         def __init__(self, config: ModelConfig) -> None:
             super().__init__(config, 0.0)
-            self._model_runner._model.get_submodule("patch_embed").register_forward_hook(self._spoil)
+            self.model_runner.model.get_submodule("patch_embed").register_forward_hook(self._spoil)
 
         def _spoil(self, module: object, arguments: object, output: torch.Tensor) -> torch.Tensor:
             return output * float("nan") if self._steps == AT else output
@@ -277,7 +277,7 @@ def test_what_fails_while_loading_is_told_in_the_services_own_words(
 
     monkeypatch.setattr("retinad.pipeline.engine.open.Engine", fail)
     config = load_config(write_config(tmp_path, camera("a", SOURCE)), {})
-    with pytest.raises(ModelError, match=r"busy or unavailable|has no room for the model") as caught:
+    with pytest.raises(ModelError, match=r"busy or unavailable|has too little memory for the model") as caught:
         load.make_engine(config)
     assert isinstance(caught.value, DeviceError) is (error is BUSY)
 

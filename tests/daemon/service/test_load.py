@@ -30,7 +30,7 @@ def test_an_engine_is_handed_over_warm_for_wide_and_for_narrow_pictures(
     class Watched(Engine):
         def __init__(self, config: ModelConfig) -> None:
             super().__init__(config)
-            self._model_runner._model.register_forward_pre_hook(lambda _, inputs: forwards.append(inputs[0].shape[2]))
+            self.model_runner.model.register_forward_pre_hook(lambda _, inputs: forwards.append(inputs[0].shape[2]))
 
         def warm_up(self, sizes: Sequence[Size]) -> None:
             assert {width * 9 == height * 16 for width, height in sizes} == {True, False}

@@ -5,11 +5,11 @@ from retinad.daemon.service.cameras import CameraReport
 from retinad.daemon.service.loop_lag import LoopLag
 from retinad.daemon.service.status import Announcer, Description, model_header
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
-from retinad.pipeline.config import CameraConfig, CaptureMode, OutputConfig
+from retinad.pipeline.config import CameraConfig, CaptureMode
 from retinad.pipeline.engine.statistics import ModelDescription
 from retinad.pipeline.errors import SourceFault
 from retinad.pipeline.frame_queue import FrameCounters
-from retinad.pipeline.frames import TokenGroup
+from retinad.pipeline.frames import TokenGroup, TokenOutput
 from retinad.pipeline.sources.reader import SourceInfo
 
 COUNTERS = FrameCounters(captured=100, published=70, dropped=20, failed=7, nan=5, decode_errors=6)
@@ -96,8 +96,9 @@ def test_an_end_comes_after_a_last_status_and_says_what_became_of_the_frames() -
 
 
 def test_a_hello_says_what_there_is() -> None:
-    output = OutputConfig(layers=(1, 3), tokens=(TokenGroup.CAMERA, TokenGroup.POOLED), dtype="bfloat16")
-    description = Description(output, {"retinad": "1.2", "torch": "2"})
+    groups = (TokenGroup.CAMERA, TokenGroup.POOLED)
+    outputs = [TokenOutput.of(layer, group, (1, 8), "bfloat16") for layer in (1, 3) for group in groups]
+    description = Description(outputs, {"retinad": "1.2", "torch": "2"})
     model = ModelDescription("tiny", "random:0", ("attention", "kda"), "cpu", "float32", "dense", None, "plain", 5)
     description.models = (model_header(model),)
     config = CameraConfig("cam1", "synthetic:", mode=CaptureMode.LOSSLESS)

@@ -1,21 +1,21 @@
-"""A small engine for tests, and frames, runs and comparisons for it."""
+"""A small engine for tests, with helpers to make frames, run steps and compare records."""
 
 import time
 from collections.abc import Sequence
 
 import numpy as np
-from torch import nn
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine, Outcome
 from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Size, TokenGroup
+from retinad.pipeline.model.aggregator import Aggregator
 
 NETWORK = NetworkConfig(channels=32, heads=2, depth=2, patch_embed="conv")
 OUTPUT = OutputConfig(layers=(0, 1), tokens=tuple(TokenGroup), pool=2, dtype="float32")
 CONFIG = ModelConfig(name="test", network=NETWORK, image_width=56, output=OUTPUT)
 STREAM = StreamConfig(scale_frames=2, window=3)
 TOLERANCE = 1e-5
-"""Of outputs of about 3: float32 matrix products round differently for another number of rows."""
+"""Absolute, for outputs of about 3: float32 matrix products round differently for another number of rows."""
 
 
 def frame(camera: str, number: int, size: Size = (64, 48), stream_epoch: int = 0, seed: int | None = None) -> Frame:
@@ -38,8 +38,10 @@ def play(engine: Engine, frames: Sequence[Frame]) -> list[Features]:
     return [features for one in frames for features in good(engine.step([one]))]
 
 
-def model_of(engine: Engine) -> nn.Module:
-    return engine._model_runner._model
+def model_of(engine: Engine) -> Aggregator:
+    model = engine.model_runner.model
+    assert isinstance(model, Aggregator)
+    return model
 
 
 def assert_same(actual: Features, expected: Features, tolerance: float = TOLERANCE) -> None:

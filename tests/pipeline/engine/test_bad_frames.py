@@ -1,4 +1,4 @@
-"""Numbers that are not finite cost their own stream its memory, and change not one bit of any other's."""
+"""Non-finite numbers reset the memory of their own stream, and change not one bit of any other stream."""
 
 from dataclasses import replace
 
@@ -18,8 +18,8 @@ STREAM = StreamConfig(scale_frames=1, window=2, history_frames=2)
 EPOCHS = replace(STREAM, epoch_frames=4)
 
 
-def spoil_white_pictures(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
-    """Makes NaN of one token of each white picture, in the embedding."""
+def spoil_white_images(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
+    """Sets one token of each white image to NaN, in the embedding."""
     white = arguments[0].flatten(1).amin(1) > 2  # normalised white is 2.2 to 2.7, by channel
     output = output.clone()
     output[white, 3, 1] = float("nan")
@@ -27,10 +27,10 @@ def spoil_white_pictures(module: nn.Module, arguments: tuple[Tensor], output: Te
 
 
 def run(bad_steps: set[int], stream: StreamConfig) -> dict[str, list[Features]]:
-    """Three streams in one batch; "a" sees white at some steps. A first block is one frame, so batches stay alike."""
+    """Three streams in one batch; "a" is white at some steps. A first block is one frame, so batches stay alike."""
     found: dict[str, list[Features]] = {"a": [], "b": [], "c": []}
     with Engine(CONFIG) as engine:
-        model_of(engine).get_submodule("patch_embed").register_forward_hook(spoil_white_pictures)
+        model_of(engine).get_submodule("patch_embed").register_forward_hook(spoil_white_images)
         for camera, config in (("a", stream), ("b", EPOCHS), ("c", STREAM)):
             engine.open_stream(camera, config, ResizeMode.CROP)
         for number in range(12):
@@ -45,7 +45,7 @@ def run(bad_steps: set[int], stream: StreamConfig) -> dict[str, list[Features]]:
 
 @pytest.mark.parametrize("stream", [STREAM, EPOCHS], ids=["endless", "epochs"])
 @pytest.mark.parametrize("bad_steps", [{0}, {5}, {3, 4, 5}, {11}], ids=str)
-def test_other_streams_are_the_same_to_the_bit(bad_steps: set[int], stream: StreamConfig) -> None:
+def test_other_streams_are_bit_identical(bad_steps: set[int], stream: StreamConfig) -> None:
     spoilt, sound = run(bad_steps, stream), run(set(), stream)
     for camera in "bc":
         for actual, expected in zip(spoilt[camera], sound[camera], strict=True):
@@ -56,7 +56,7 @@ def test_other_streams_are_the_same_to_the_bit(bad_steps: set[int], stream: Stre
     assert {n + 1 for n in bad_steps if n < 11} <= resets
 
 
-def test_the_stream_itself_goes_on_as_a_new_one() -> None:
+def test_the_stream_itself_continues_like_a_new_one() -> None:
     for actual, expected in zip(
         run({5}, EPOCHS)["a"][6:], alone([frame("a", n) for n in range(6, 12)], EPOCHS), strict=True
     ):
@@ -66,7 +66,7 @@ def test_the_stream_itself_goes_on_as_a_new_one() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("part", ["frame_blocks.0.mlp", "global_blocks.0.attn", "global_blocks.1.mlp"])
-def test_one_bad_number_anywhere_is_seen(part: str, bad: float) -> None:
+def test_one_bad_number_anywhere_is_detected(part: str, bad: float) -> None:
     def spoil(module: nn.Module, arguments: object, output: Tensor) -> Tensor:
         output = output.clone()
         output[0, -1, -1] = bad

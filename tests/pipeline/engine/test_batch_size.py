@@ -1,4 +1,4 @@
-"""A run is as long as the device's free memory allows, by the pool's own sums."""
+"""A step takes as many frames as fit in the device's free memory, by the pool's own sums."""
 
 from dataclasses import replace
 
@@ -7,8 +7,8 @@ import torch
 
 from retinad.pipeline.config import ModelConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.admission import pool_shape
-from retinad.pipeline.engine.batch_size import RUNS, Room, longest_run, step_bytes
-from retinad.pipeline.engine.outputs import TokenShape
+from retinad.pipeline.engine.batch_size import FRAMES_PER_STEP, Room, largest_frames_per_step, step_bytes
+from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import AdmissionError
 from retinad.pipeline.model.presets import LINGBOT_MAP
 
@@ -18,28 +18,28 @@ TOKENS = TokenShape.of(MODEL.network, (28, 37))
 PLENTY = 1 << 50
 
 
-def memory(run: int, stream: StreamConfig = LINGBOT_MAP.stream) -> int:
-    return pool_shape(MODEL).bytes_of(TOKENS.layout(replace(stream, run_frames=run)))
+def memory(frames: int, stream: StreamConfig = LINGBOT_MAP.stream) -> int:
+    return pool_shape(MODEL).bytes_of(TOKENS.layout(replace(stream, run_frames=frames)))
 
 
 def chosen(room: Room) -> int:
-    return longest_run(MODEL, LINGBOT_MAP.stream, SIZE, ResizeMode.CROP, room)
+    return largest_frames_per_step(MODEL, LINGBOT_MAP.stream, SIZE, ResizeMode.CROP, room)
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_a_run_is_taken_where_its_memory_and_its_step_fit_to_the_byte(run: int) -> None:
-    exact = memory(run) + run * step_bytes(MODEL, TOKENS)
-    assert chosen(Room(exact, PLENTY)) == run
-    assert chosen(Room(PLENTY, memory(run))) == run
-    if run > 1:
-        assert chosen(Room(exact - 1, PLENTY)) < run
-        assert chosen(Room(PLENTY, memory(run) - 1)) < run
+@pytest.mark.parametrize("frames", FRAMES_PER_STEP)
+def test_a_number_of_frames_is_chosen_if_its_cache_and_step_fit_to_the_byte(frames: int) -> None:
+    exact = memory(frames) + frames * step_bytes(MODEL, TOKENS)
+    assert chosen(Room(exact, PLENTY)) == frames
+    assert chosen(Room(PLENTY, memory(frames))) == frames
+    if frames > 1:
+        assert chosen(Room(exact - 1, PLENTY)) < frames
+        assert chosen(Room(PLENTY, memory(frames) - 1)) < frames
 
 
-def test_no_room_for_one_frame_is_an_error_with_the_sum() -> None:
+def test_too_little_memory_for_one_frame_is_an_error_with_the_sum() -> None:
     with pytest.raises(AdmissionError, match=r"GiB for 72 frames of 1042 tokens and 256 x 6 tokens"):
         chosen(Room(PLENTY, memory(1) - 1))
 
 
-def test_nobody_counts_the_hosts_memory() -> None:
+def test_the_hosts_memory_is_not_limited() -> None:
     assert Room.of(torch.device("cpu")) is None

@@ -1,4 +1,4 @@
-"""A stream goes on from its file as if nothing had been, or the file is refused with the reason and nothing changes."""
+"""A stream continues from its file without any difference, or the file is refused with a reason and nothing changes."""
 
 import errno
 import json
@@ -49,11 +49,11 @@ def save(
 def resume(
     path: Path, frames: Sequence[Frame], stream: StreamConfig = EPOCHS, config: ModelConfig = CONFIG
 ) -> list[Features]:
-    """Go on from a file in a new engine, with NaN wherever the file put nothing."""
+    """Restore a file in a new engine whose unwritten memory is NaN."""
     with Engine(config) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
         engine.load_state("a", path)
-        state = engine._streams["a"].state
+        state = engine.streams["a"].state
         assert state is not None
         with torch.inference_mode():
             for index in range(config.attention_layers):
@@ -82,7 +82,7 @@ def assert_equal(actual: Sequence[Features], expected: Sequence[Features], toler
     ],
     ids=str,
 )
-def test_a_stream_goes_on_bit_for_bit_from_any_frame(path: Path, stream: StreamConfig) -> None:
+def test_a_stream_continues_bit_for_bit_from_any_frame(path: Path, stream: StreamConfig) -> None:
     """Across the edges of the scale frames, the window, the history and the epoch."""
     frames = [frame("a", number) for number in range(20)]
     whole = alone(frames, stream)
@@ -92,7 +92,7 @@ def test_a_stream_goes_on_bit_for_bit_from_any_frame(path: Path, stream: StreamC
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_a_memory_in_half_precision_goes_on_bit_for_bit(path: Path, dtype: str) -> None:
+def test_a_memory_in_half_precision_continues_bit_for_bit(path: Path, dtype: str) -> None:
     config = replace(CONFIG, dtype=dtype)  # type: ignore[arg-type]
     frames = [frame("a", number) for number in range(16)]
     with Engine(config) as engine:
@@ -102,7 +102,7 @@ def test_a_memory_in_half_precision_goes_on_bit_for_bit(path: Path, dtype: str) 
     assert_equal(resume(path, frames[9:], config=config), whole[9:])
 
 
-def test_saving_changes_nothing_and_can_be_done_again_and_again(path: Path) -> None:
+def test_saving_changes_nothing_and_can_be_repeated(path: Path) -> None:
     frames = [frame("a", number) for number in range(16)]
     with Engine(CONFIG) as engine:
         engine.open_stream("a", EPOCHS, ResizeMode.CROP)
@@ -175,10 +175,10 @@ def test_a_file_may_be_loaded_into_another_camera_and_over_another_memory(path: 
     assert (saved.camera, saved.source_size, saved.counters.next_frame) == ("a", (64, 48), 9)
 
 
-# The first frame after it
+# The first frame after a restore
 
 
-def test_any_connection_goes_on_but_only_the_first(path: Path) -> None:
+def test_any_connection_continues_but_only_the_first_one(path: Path) -> None:
     frames = [frame("a", number, stream_epoch=3) for number in range(6)]
     later = [frame("a", number, stream_epoch=0) for number in range(6, 9)]
     again = [frame("a", number, stream_epoch=1) for number in range(9, 12)]
@@ -200,7 +200,7 @@ def test_frames_of_another_size_begin_a_new_epoch(path: Path) -> None:
         assert_same(actual, expected, tolerance=0)
 
 
-# What is refused
+# Refused files
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,12 @@ def test_frames_of_another_size_begin_a_new_epoch(path: Path) -> None:
             r"stream\.camera_only was False, is True",
         ),
         (CONFIG, EPOCHS, ResizeMode.PAD, "resize was crop, is pad"),
-        (replace(CONFIG, image_width=84), EPOCHS, ResizeMode.CROP, r"at \(56, 42\), now it sees them at \(84, 56\)"),
+        (
+            replace(CONFIG, image_width=84),
+            EPOCHS,
+            ResizeMode.CROP,
+            r"to \(56, 42\), now they are resized to \(84, 56\)",
+        ),
     ],
 )
 def test_a_file_of_another_model_or_stream_is_refused_with_the_reason(
@@ -282,7 +287,7 @@ def _with_header(header: dict[str, Any], text: str, tensors: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", ["tokens.0.0", "tokens.1.0", "recent.1", "crc32", "header"])
 def test_one_changed_bit_is_found_and_the_file_is_named(path: Path, name: str) -> None:
-    """Nothing else would tell: a changed number is a number."""
+    """Nothing else would show it: a changed number is still a number."""
     save(path, [frame("a", number) for number in range(6)])
     content = bytearray(path.read_bytes())
     length = int.from_bytes(content[:8], "little")
@@ -330,10 +335,10 @@ def test_a_damaged_file_is_refused_and_changes_nothing(path: Path, tmp_path: Pat
         (RuntimeError("a fault of the program"), RuntimeError),
     ],
 )
-def test_a_device_that_cannot_take_a_file_is_told_from_the_file(
+def test_a_device_without_memory_for_a_file_is_not_blamed_on_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception]
 ) -> None:
-    """The stream goes on: pictures are brought to the device before anything of it is let go."""
+    """The stream continues: images are copied to the device before anything of the stream is dropped."""
     frames = [frame("a", number) for number in range(12)]
     save(path, frames[:6])
 
@@ -351,26 +356,26 @@ def test_a_device_that_cannot_take_a_file_is_told_from_the_file(
         assert_equal(play(engine, frames[9:]), play(undisturbed, frames[9:]))
 
 
-def test_a_pipe_in_the_place_of_a_memory_is_refused_at_once(tmp_path: Path) -> None:
-    """To open it would stop the whole process, for ever: no signal would be heard."""
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    """Opening it would block the whole process forever, signals included."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StateError, match="pipe is no file"), state_file.open_state_file(tmp_path / "pipe"):
         pass
 
 
-def test_what_cannot_be_saved_says_why(path: Path) -> None:
+def test_a_stream_that_cannot_be_saved_says_why(path: Path) -> None:
     with Engine(CONFIG) as engine:
         for call in (engine.save_state, engine.load_state):
             with pytest.raises(ValueError, match="no stream"):
                 call("a", path)
         engine.open_stream("a", EPOCHS, ResizeMode.CROP)
-        with pytest.raises(StateError, match="remembers nothing"):
+        with pytest.raises(StateError, match="has no memory yet"):
             engine.save_state("a", path)
         engine.step([frame("a", 0)])
-        with pytest.raises(StateError, match="remembers nothing"):
+        with pytest.raises(StateError, match="has no memory yet"):
             engine.save_state("a", path)
         play(engine, [frame("a", 1), frame("a", 2, stream_epoch=1)])
-        with pytest.raises(StateError, match=r"flush first|remembers nothing"):
+        with pytest.raises(StateError, match=r"flush it first|has no memory yet"):
             engine.save_state("a", path)
         engine.flush("a")
         with pytest.raises(StateError, match="No such file"):
@@ -398,7 +403,7 @@ def test_a_file_is_plain_safetensors_that_only_its_owner_reads(path: Path, monke
 
 
 @pytest.mark.parametrize("left", [0, 1, 7])
-def test_a_write_that_fails_or_runs_out_of_time_leaves_what_was_there(
+def test_a_write_that_fails_or_times_out_leaves_the_old_file(
     path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
     frames = [frame("a", number) for number in range(6)]
@@ -420,7 +425,7 @@ def test_a_write_that_fails_or_runs_out_of_time_leaves_what_was_there(
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-def test_a_deadline_ends_a_write_at_the_next_piece(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_stops_a_write_at_the_next_piece(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_file, "PIECE_BYTES", 1000)
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: time.sleep(0.02))
     frames = [frame("a", number) for number in range(6)]

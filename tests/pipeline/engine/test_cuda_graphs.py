@@ -1,4 +1,4 @@
-"""When steps are captured and what their graphs read, on the CPU: a graph here runs again what was captured."""
+"""When steps are captured and what their graphs read, on the CPU: here, replaying a graph reruns the captured step."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -12,16 +12,20 @@ from retinad.pipeline.cache.backends.triton import TritonBackend
 from retinad.pipeline.cache.kv_pool import KVCachePool
 from retinad.pipeline.cache.step_tables import StepTables
 from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
-from retinad.pipeline.engine import cuda_graphs as captured
+from retinad.pipeline.engine import cuda_graphs
 from retinad.pipeline.engine.cuda_graphs import CudaGraphRunner, _CapturedMemory, _Graph
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.fused_model import FusedAggregator
-from retinad.pipeline.engine.outputs import TokenShape
+from retinad.pipeline.engine.heads import make_heads
+from retinad.pipeline.engine.outputs import OutputHeads
+from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import DeviceError
-from retinad.pipeline.frames import FrameFailure, TokenGroup
+from retinad.pipeline.frames import Flag, FrameFailure, TokenGroup
 from retinad.pipeline.model.aggregator import Aggregator
+from retinad.pipeline.model.dinov2 import DinoPatches
 
-from .engine_rig import assert_same, bad, frame, good
+from .engine_rig import assert_same, bad, frame, good, model_of
+from .output_rig import heads_with_mean
 
 HYBRID: tuple[MixerName, ...] = ("kda", "attention")
 NETWORK = NetworkConfig(channels=64, heads=4, depth=2, patch_embed="conv", mixers=HYBRID)
@@ -31,9 +35,9 @@ STREAM = StreamConfig(1, 3, history_frames=2)
 
 
 class Replay:
-    """Stands for a CUDA graph: what it reads must be where it was when it was captured."""
+    """Replaces a CUDA graph: everything it reads must be where it was at the capture."""
 
-    def __init__(self, steps: "Replayed", shape: TokenShape, images: Tensor, tables: StepTables) -> None:
+    def __init__(self, steps: "ReplayedOnCpu", shape: TokenShape, images: Tensor, tables: StepTables) -> None:
         self._steps, self._shape, self._images, self._tables = steps, shape, images, tables
         self._memory = _CapturedMemory(steps._pool, tables, shape.tokens)
         self._places = addresses(steps._pool)
@@ -43,15 +47,15 @@ class Replay:
         assert addresses(self._steps._pool) == self._places
         self._steps.replays += 1
         again = self._steps._run(self._images, self._tables, self._memory, self._shape)
-        for kept, layer in zip(self.output, again, strict=True):
-            kept.numbers.copy_(layer.numbers)
+        for kept, buffer in zip(self.output, again, strict=True):
+            kept.numbers.copy_(buffer.numbers)
 
 
-class Replayed(CudaGraphRunner):
-    """Captures on the CPU; the next captures raise `errors`, the last one first."""
+class ReplayedOnCpu(CudaGraphRunner):
+    """Captures on the CPU; the next captures raise `errors`, the last error first."""
 
-    def __init__(self, fused: FusedAggregator, pool: KVCachePool, output: OutputConfig) -> None:
-        super().__init__(fused, pool, output, capture=True)
+    def __init__(self, fused: FusedAggregator, pool: KVCachePool, heads: OutputHeads) -> None:
+        super().__init__(fused, pool, heads, capture=True)
         self.replays = 0
         self.captures: list[TokenShape] = []
         self.errors: list[Exception] = []
@@ -60,12 +64,12 @@ class Replayed(CudaGraphRunner):
         self.captures.append(shape)
         if self.errors:
             raise self.errors.pop()
-        pictures, tables = torch.stack(list(images)), StepTables.empty(len(images), torch.device("cpu"))
+        stacked, tables = torch.stack(list(images)), StepTables.empty(len(images), torch.device("cpu"))
         tables.slots.fill_(-shape.tokens)  # a capture runs nothing: nothing is written
         tables.rows.fill_(-1)
         tables.written.fill_(-1)
-        graph = Replay(self, shape, pictures, tables)
-        return _Graph(graph, (), pictures, tables, graph.output)  # type: ignore[arg-type]
+        graph = Replay(self, shape, stacked, tables)
+        return _Graph(graph, (), stacked, tables, graph.output)  # type: ignore[arg-type]
 
 
 def addresses(pool: KVCachePool) -> list[int]:
@@ -73,18 +77,16 @@ def addresses(pool: KVCachePool) -> list[int]:
     return [tensor.data_ptr() for tensor in (*layers, *pool.states.layer(0).tensors)]
 
 
-def captured_engine(config: ModelConfig = CONFIG) -> tuple[Engine, Replayed]:
+def captured_engine(config: ModelConfig = CONFIG) -> tuple[Engine, ReplayedOnCpu]:
     engine = Engine(config)
-    model = engine._model_runner._model
-    assert isinstance(model, Aggregator)
-    engine._model_runner._backend = TritonBackend()
-    steps = Replayed(FusedAggregator(model), engine._pool, config.output)
-    engine._model_runner._fused = steps
-    return engine, steps
+    engine.model_runner.backend = TritonBackend()
+    graphs = ReplayedOnCpu(FusedAggregator(model_of(engine)), engine.pool, engine.model_runner.heads)
+    engine.model_runner.graphs = graphs
+    return engine, graphs
 
 
 @pytest.fixture
-def rig() -> Iterator[tuple[Engine, Replayed]]:
+def rig() -> Iterator[tuple[Engine, ReplayedOnCpu]]:
     engine, steps = captured_engine()
     with engine:
         yield engine, steps
@@ -98,7 +100,7 @@ def _unused_places_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _references_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where Triton's interpreter was chosen for other tests: it takes seconds a step."""
+    """Even if other tests chose Triton's interpreter, which takes seconds a step."""
     monkeypatch.setattr("retinad.kernels.backend.TRITON_INSTALLED", False)
 
 
@@ -136,8 +138,29 @@ def test_replayed_steps_equal_those_without_graphs_in_every_mixture_of_streams()
         assert steps.replays > 6
 
 
-def test_a_kind_of_step_is_captured_at_its_second_run_and_anew_when_the_memory_moves(
-    rig: tuple[Engine, Replayed],
+def test_an_output_of_several_layers_is_the_same_in_replayed_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinad.pipeline.engine.engine.make_heads", heads_with_mean)
+    engine, graphs = captured_engine()
+    with engine, captured_engine()[0] as without:
+        assert without.model_runner.graphs is not None
+        without.model_runner.graphs._capture = False
+        for one in (engine, without):
+            one.open_stream("a", STREAM, ResizeMode.CROP)
+        for number in range(6):
+            (actual,), (expected,) = (good(one.step([frame("a", number)])) for one in (engine, without))
+            assert [tensor.name for tensor in actual.tensors][-2:] == ["mean/tokens", "mean/count"]
+            assert_same(actual, expected, tolerance=0)
+        state = engine.streams["a"].state
+        assert state is not None
+        for part in state.kept(0):
+            part.fill_(float("nan"))
+        (spoilt,) = good(engine.step([frame("a", 6)]))
+    assert graphs.replays == 5
+    assert Flag.NAN in spoilt.flags
+
+
+def test_a_kind_of_step_is_captured_at_its_second_run_and_again_when_the_memory_moves(
+    rig: tuple[Engine, ReplayedOnCpu],
 ) -> None:
     engine, steps = rig
     engine.open_stream("a", STREAM, ResizeMode.CROP)
@@ -152,15 +175,15 @@ def test_a_kind_of_step_is_captured_at_its_second_run_and_anew_when_the_memory_m
 
 
 def test_a_run_that_fails_does_not_count_as_the_one_before_a_capture(
-    rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
+    rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has not launched would be launched for the first time, and compiled, while a graph is captured."""
+    """Kernels that it did not reach would be launched for the first time, and compiled, during the capture."""
 
     engine, steps = rig
     engine.open_stream("a", STREAM, ResizeMode.CROP)
     good(engine.step([frame("a", 0)]))
     with monkeypatch.context() as patch:
-        patch.setattr(captured, "gather", fail)
+        patch.setattr(OutputHeads, "gather", fail)
         bad(engine.step([frame("a", 1)]))
     for number in range(2, 4):
         good(engine.step([frame("a", number)]))
@@ -169,15 +192,16 @@ def test_a_run_that_fails_does_not_count_as_the_one_before_a_capture(
     assert len(steps.captures) == 1
 
 
-def test_without_room_for_a_graph_steps_go_on_without_and_it_is_tried_again_much_later(
-    rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
+def test_without_memory_for_a_graph_steps_run_without_and_the_capture_is_retried_much_later(
+    rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(captured, "RETRY_RUNS", 5)
+    monkeypatch.setattr(cuda_graphs, "RETRY_RUNS", 5)
     engine, steps = rig
     steps.errors = [torch.OutOfMemoryError("CUDA out of memory")]
     engine.open_stream("a", STREAM, ResizeMode.CROP)
     with captured_engine()[0] as other:
-        other._model_runner._fused._capture = False  # type: ignore[union-attr]
+        assert other.model_runner.graphs is not None
+        other.model_runner.graphs._capture = False
         other.open_stream("a", STREAM, ResizeMode.CROP)
         for number in range(12):
             (actual,), (expected,) = (good(one.step([frame("a", number)])) for one in (engine, other))
@@ -187,7 +211,7 @@ def test_without_room_for_a_graph_steps_go_on_without_and_it_is_tried_again_much
     assert steps.replays == 4
 
 
-def test_a_capture_that_fails_otherwise_fails_the_step(rig: tuple[Engine, Replayed]) -> None:
+def test_a_capture_that_fails_otherwise_fails_the_step(rig: tuple[Engine, ReplayedOnCpu]) -> None:
     engine, steps = rig
     steps.errors = [RuntimeError("injected")]
     engine.open_stream("a", STREAM, ResizeMode.CROP)
@@ -195,22 +219,22 @@ def test_a_capture_that_fails_otherwise_fails_the_step(rig: tuple[Engine, Replay
     assert [isinstance(outcome, FrameFailure) for outcome in outcomes] == [False, False, True, False, False]
 
 
-def test_a_capture_that_breaks_the_device_ends_the_engine_and_says_what_does_without(
-    rig: tuple[Engine, Replayed],
+def test_a_capture_that_breaks_the_device_ends_the_engine_and_names_the_alternative(
+    rig: tuple[Engine, ReplayedOnCpu],
 ) -> None:
     engine, steps = rig
     steps.errors = [torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")]
     engine.open_stream("a", STREAM, ResizeMode.CROP)
     for number in range(2):
         good(engine.step([frame("a", number)]))
-    with pytest.raises(DeviceError, match=r"execution = 'fused' does without.*previous error during capture"):
+    with pytest.raises(DeviceError, match=r"execution = 'fused' needs none.*previous error during capture"):
         engine.step([frame("a", 2)])
 
 
-def test_after_a_fault_behind_a_replay_streams_equal_new_ones(
-    rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
+def test_after_a_fault_that_follows_a_replay_streams_equal_new_ones(
+    rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys, values and states of that step are written, in layers that no table knows of."""
+    """That step's keys, values and states were written, in layers that no table mentions."""
 
     engine, steps = rig
     streams = {"a": STREAM, "b": replace(STREAM, keyframe_interval=2)}
@@ -220,7 +244,7 @@ def test_after_a_fault_behind_a_replay_streams_equal_new_ones(
         good(engine.step([frame(camera, number) for camera in streams]))
     replays = steps.replays
     with monkeypatch.context() as patch:
-        patch.setattr("retinad.pipeline.engine.model_runner.pack", fail)
+        patch.setattr(OutputHeads, "unpack", fail)
         assert len(bad(engine.step([frame(camera, 7) for camera in streams]))) == 2
     assert steps.replays == replays + 1
     with captured_engine()[0] as fresh:
@@ -233,11 +257,11 @@ def test_after_a_fault_behind_a_replay_streams_equal_new_ones(
                 assert_same(actual, expected, tolerance=0)
 
 
-def test_more_kinds_of_steps_than_graphs_are_not_captured_in_turn(
-    rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
+def test_more_kinds_of_steps_than_graphs_do_not_evict_each_other_at_every_step(
+    rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(captured, "MOST_GRAPHS", 2)
-    monkeypatch.setattr(captured, "EARNED_RUNS", 10)
+    monkeypatch.setattr(cuda_graphs, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(cuda_graphs, "EARNED_RUNS", 10)
     engine, steps = rig
     for camera in "abc":
         engine.open_stream(camera, STREAM, ResizeMode.CROP)
@@ -249,43 +273,53 @@ def test_more_kinds_of_steps_than_graphs_are_not_captured_in_turn(
 
 
 @torch.inference_mode()
-def test_what_a_graph_reads_besides_weights_is_made_before_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made while capturing it has no numbers until the replay, and steps without a graph would read it, too."""
+def test_tables_that_a_graph_reads_are_made_before_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made during the capture, they would have no values until a replay, and steps without a graph would read them."""
     network = replace(NETWORK, channels=384, heads=6, depth=1, patch_embed="dinov2_vits14_reg", mixers=("attention",))
     config = replace(CONFIG, network=network, output=replace(OUTPUT, layers=(0,)))
     engine = Engine(config)
-    model = engine._model_runner._model
-    assert isinstance(model, Aggregator)
-    steps = CudaGraphRunner(FusedAggregator(model), engine._pool, config.output, capture=True)
-    made = False
+    model = model_of(engine)
+    graphs = CudaGraphRunner(FusedAggregator(model), engine.pool, make_heads(config), capture=True)
+    made: set[str] = set()
+    made_before: set[str] = set()
+
+    def record(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def recorded(self: object, *grid: int) -> object:
+            made.add(name)
+            return original(self, *grid)
+
+        monkeypatch.setattr(owner, name, recorded)
 
     class Capturing:
         def __init__(self, *_: object, **__: object) -> None: ...
 
         def __enter__(self) -> None:
-            nonlocal made
-            made = bool(model._tables) and bool(model.patch_embed._positions)  # type: ignore[union-attr]
+            made_before.update(made)
             raise torch.OutOfMemoryError("no further")
 
         def __exit__(self, *_: object) -> None: ...
 
+    record(Aggregator, "grid_tables")
+    record(DinoPatches, "patch_positions")
     monkeypatch.setattr(torch.cuda, "graph", Capturing)
     for name in ("stream", "Stream", "CUDAGraph", "current_stream", "graph_pool_handle"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: nullcontext())
     with pytest.raises(torch.OutOfMemoryError, match="no further"):
-        steps._captured(TokenShape.of(network, (3, 4)), [torch.zeros(3, 42, 56)])
-    assert made
+        graphs._captured(TokenShape.of(network, (3, 4)), [torch.zeros(3, 42, 56)])
+    assert made_before == {"grid_tables", "patch_positions"}
 
 
-def test_host_tables_of_a_step_that_failed_are_not_written_again(
-    rig: tuple[Engine, Replayed], monkeypatch: pytest.MonkeyPatch
+def test_host_tables_of_a_failed_step_are_not_reused(
+    rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, steps = rig
     engine.open_stream("a", STREAM, ResizeMode.CROP)
     good(engine.step([frame("a", 0)]))
     before = steps._host[1].flat
     with monkeypatch.context() as patch:
-        patch.setattr(captured, "gather", fail)
+        patch.setattr(OutputHeads, "gather", fail)
         bad(engine.step([frame("a", 1)]))
     values = before.clone()
     good(engine.step([frame("a", 2)]))

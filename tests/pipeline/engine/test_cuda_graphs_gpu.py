@@ -1,8 +1,9 @@
-"""On a GPU, captures that fail, are cut short or meet evicted tables leave steps right; so do other devices."""
+"""On a GPU, steps stay right after captures that fail, are cut short or find tables evicted, and on other devices."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,23 +11,26 @@ import pytest
 import torch
 
 from retinad.pipeline.config import ModelConfig, ResizeMode, StreamConfig
-from retinad.pipeline.engine import cuda_graphs as captured
+from retinad.pipeline.engine import cuda_graphs
 from retinad.pipeline.engine.cuda_graphs import CudaGraphRunner
 from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.host_copy import DeviceBuffer
+from retinad.pipeline.engine.outputs import OutputHeads
+from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.frames import Size
+from retinad.pipeline.model.network import LayerOutput
 
 from .engine_rig import frame, good
-from .test_fused_model_gpu import CONFIG, DINO, ERROR, HYBRID, NETWORK, error
+from .gpu_rig import CONFIG, ERROR, NETWORKS, error
 
 pytestmark = pytest.mark.gpu
 
 STREAM = StreamConfig(1, 3, history_frames=4)
-NETWORKS = [replace(NETWORK, mixers=HYBRID), DINO]
 SIZES: tuple[Size, ...] = ((112, 84), (112, 56), (112, 112))
 
 
-def steps_of(engine: Engine) -> CudaGraphRunner:
-    fused = engine._model_runner._fused
+def graphs_of(engine: Engine) -> CudaGraphRunner:
+    fused = engine.model_runner.graphs
     assert fused is not None
     return fused
 
@@ -44,64 +48,65 @@ def run_beside(config: ModelConfig, engine: Engine, numbers: range, sizes: tuple
                 assert error(actual, expected) <= ERROR, (number, size)
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids=["hybrid", "dinov2"])
+@pytest.mark.parametrize("network", ["hybrid", "dinov2"])
 def test_a_capture_that_runs_out_of_memory_midway_costs_no_frame_and_may_succeed_later(
-    network: object, monkeypatch: pytest.MonkeyPatch
+    network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its scratch pool, whose only graph is gone, must not be used again: PyTorch refuses that."""
-    config = replace(CONFIG, network=network, execution="captured")  # type: ignore[arg-type]
-    monkeypatch.setattr(captured, "RETRY_RUNS", 3)
-    gather, failures = captured.gather, 0
+    """Its scratch pool must not be reused once its only graph is gone: PyTorch refuses that."""
+    config = replace(CONFIG, network=NETWORKS[network], execution="captured")
+    monkeypatch.setattr(cuda_graphs, "RETRY_RUNS", 3)
+    gather, failures = OutputHeads.gather, 0
 
-    def fail(*args: object) -> object:
+    def fail(heads: OutputHeads, layers: Iterable[LayerOutput], shape: TokenShape) -> tuple[DeviceBuffer, ...]:
         nonlocal failures
         if torch.cuda.is_current_stream_capturing() and failures < 2:
             failures += 1
-            next(iter(args[0]))  # type: ignore[call-overload]
+            next(iter(layers))
             raise torch.OutOfMemoryError("CUDA out of memory: injected")
-        return gather(*args)  # type: ignore[arg-type]
+        return gather(heads, layers, shape)
 
-    monkeypatch.setattr(captured, "gather", fail)
+    monkeypatch.setattr(OutputHeads, "gather", fail)
     stream = torch.cuda.current_stream()
     with Engine(config) as engine:
         run_beside(config, engine, range(16))
         assert failures == 2
-        assert len(steps_of(engine)._graphs) == 1
+        assert len(graphs_of(engine).graphs) == 1
     assert torch.cuda.current_stream() == stream
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids=["hybrid", "dinov2"])
+@pytest.mark.parametrize("network", ["hybrid", "dinov2"])
 def test_tables_that_were_evicted_before_the_capture_are_made_before_it(
-    network: object, monkeypatch: pytest.MonkeyPatch
+    network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("retinad.pipeline.model.aggregator.CACHED_GRIDS", 1)
     monkeypatch.setattr("retinad.pipeline.model.dinov2.CACHED_GRIDS", 1)
-    config = replace(CONFIG, network=network, execution="captured")  # type: ignore[arg-type]
+    config = replace(CONFIG, network=NETWORKS[network], execution="captured")
     with Engine(config) as engine:
         run_beside(config, engine, range(8), SIZES)
-        assert len(steps_of(engine)._graphs) == len(SIZES)
+        assert len(graphs_of(engine).graphs) == len(SIZES)
 
 
 def test_more_kinds_of_steps_than_graphs_stay_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "MOST_GRAPHS", 2)
-    monkeypatch.setattr(captured, "EARNED_RUNS", 3)
+    monkeypatch.setattr(cuda_graphs, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(cuda_graphs, "EARNED_RUNS", 3)
     config = replace(CONFIG, execution="captured")
     with Engine(config) as engine:
         run_beside(config, engine, range(20), SIZES)
-        assert len(steps_of(engine)._graphs) == 2
+        assert len(graphs_of(engine).graphs) == 2
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_the_second_device_gives_the_numbers_of_the_first() -> None:
+def test_a_second_device_has_the_results_of_the_first() -> None:
     """In a process of its own: the engine makes its device the thread's current one."""
     program = """
 from dataclasses import replace
-from tests.pipeline.test_captured_gpu import CONFIG, run_beside, steps_of
+from tests.pipeline.engine.gpu_rig import CONFIG
+from tests.pipeline.engine.test_cuda_graphs_gpu import graphs_of, run_beside
 from retinad.pipeline.engine.engine import Engine
 config = replace(CONFIG, device="cuda:1", execution="captured")
 with Engine(config) as engine:
     run_beside(config, engine, range(8))
-    assert len(steps_of(engine)._graphs) == 1
+    assert len(graphs_of(engine).graphs) == 1
 """
     run_program(program)
 
@@ -109,7 +114,8 @@ with Engine(config) as engine:
 def test_graphs_work_with_expandable_segments() -> None:
     """They once crashed together in PyTorch's allocator."""
     program = """
-from tests.pipeline.test_captured_gpu import CONFIG, run_beside
+from tests.pipeline.engine.gpu_rig import CONFIG
+from tests.pipeline.engine.test_cuda_graphs_gpu import run_beside
 from dataclasses import replace
 from retinad.pipeline.engine.engine import Engine
 config = replace(CONFIG, execution="captured")

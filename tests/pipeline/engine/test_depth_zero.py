@@ -1,4 +1,4 @@
-"""With depth = 0 the patch features of a plain DINOv2 come out, each frame by itself and at once."""
+"""With depth = 0 the outputs are the patch features of a plain DINOv2, each frame on its own and without delay."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.outputs import largest_record_bytes
+from retinad.pipeline.engine.heads import largest_record_bytes
 from retinad.pipeline.engine.preprocess import preprocess, resize_geometry
-from retinad.pipeline.frames import Features, Flag, TokenGroup
+from retinad.pipeline.frames import Features, Flag, TokenGroup, TokenOutput
 
 from ..model.golden import DATA, weight
 from .engine_rig import frame, good
@@ -26,7 +26,7 @@ SIZE = (64, 48)
 
 
 def released_weights() -> dict[str, Tensor]:
-    """The golden embedding as DINOv2's authors release one."""
+    """The golden embedding in the layout in which DINOv2's authors release theirs."""
     lines = (line.split("\t") for line in (DATA / "keys_dinov2_small.txt").read_text().splitlines())
     shapes = {name: tuple(map(int, shape.split("x"))) for name, shape in lines if name.startswith("patch_embed.")}
     return {name.removeprefix("patch_embed."): weight(name, shape) for name, shape in shapes.items()}
@@ -40,7 +40,7 @@ def config(tmp_path: Path) -> ModelConfig:
 
 
 def plain_dinov2(image: Tensor, weights: dict[str, Tensor]) -> Tensor:
-    """Patch features [rows, columns, 384] of a picture [3, h, w] in [0, 1], written out in float64 after the papers."""
+    """Patch features [rows, columns, 384] of an image [3, h, w] in [0, 1], in float64, written from the papers."""
     w = {name: value.double() for name, value in weights.items()}
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     image = (image.double() - mean[:, None, None]) / std[:, None, None]
@@ -65,7 +65,8 @@ def attention(tokens: Tensor, weights: dict[str, Tensor]) -> Tensor:
     packed = tokens @ weights["attn.qkv.weight"].T + weights["attn.qkv.bias"]
     query, key, value = packed.reshape(-1, 3, 6, 64).permute(1, 2, 0, 3)
     mixed = (query @ key.mT / 8).softmax(-1) @ value
-    return mixed.transpose(0, 1).flatten(1) @ weights["attn.proj.weight"].T + weights["attn.proj.bias"]
+    out: Tensor = mixed.transpose(0, 1).flatten(1) @ weights["attn.proj.weight"].T + weights["attn.proj.bias"]
+    return out
 
 
 def run(config: ModelConfig, count: int = 4) -> list[Features]:
@@ -79,20 +80,20 @@ def run(config: ModelConfig, count: int = 4) -> list[Features]:
     return [record for step in steps for record in step]
 
 
-def test_features_are_those_of_a_dinov2_written_out(config: ModelConfig) -> None:
+def test_features_equal_those_of_dinov2_written_from_the_papers(config: ModelConfig) -> None:
     geometry, weights = resize_geometry(SIZE, ResizeMode.CROP, 56, 14), released_weights()
     for number, record in enumerate(run(config)):
         one = frame("ab"[number % 2], number // 2)
         expected = plain_dinov2(preprocess(one.pixels, geometry, torch.device("cpu")), weights).numpy()
         patch, pooled = record.tensors
-        assert (patch.name, patch.layer, patch.data.shape) == ("layer0/patch", 0, (*geometry.grid, 384))
+        assert patch.output == TokenOutput.of(0, TokenGroup.PATCH, (*geometry.grid, 384), "float32")
         assert np.abs(patch.data - expected).max() <= 2e-6 * np.abs(expected).max()
         assert (pooled.name, pooled.data.shape) == ("layer0/pooled", (2, 2, 384))
         np.testing.assert_allclose(pooled.data[0, 1], expected[:2, 2:].mean((0, 1)), atol=1e-5)
         assert patch.data.nbytes + pooled.data.nbytes <= largest_record_bytes(config)
 
 
-def test_records_say_that_the_weights_are_real_and_that_nothing_is_remembered(config: ModelConfig) -> None:
+def test_records_say_that_the_weights_are_real_and_the_network_is_stateless(config: ModelConfig) -> None:
     records = run(config, 12)
     assert all(record.flags == frozenset() for record in records)
     assert [record.epoch_frame for record in records[::2]] == list(range(12))

@@ -1,4 +1,4 @@
-"""Out of memory passes and lets go of what it held; what stays, or comes again and again, ends the process."""
+"""Running out of memory is temporary and frees what was held; sticky or repeated errors end the process."""
 
 import weakref
 
@@ -29,11 +29,11 @@ from .engine_rig import CONFIG, frame
         (RuntimeError("Triton Error [CUDA]: misaligned address"), True, False),
         (RuntimeError("run failed with error an illegal memory access was encountered"), True, False),
         (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False, False),
-        (ValueError("CUDA error: said a picture"), False, False),
+        (ValueError("CUDA error: said an image"), False, False),
     ],
     ids=str,
 )
-def test_each_error_is_of_one_kind(error: Exception, fatal: bool, memory: bool) -> None:
+def test_errors_are_classified(error: Exception, fatal: bool, memory: bool) -> None:
     assert (is_device_failure(error), is_out_of_memory(error)) == (fatal, memory)
 
 
@@ -46,8 +46,8 @@ def fail_with_a_tensor(refs: "list[weakref.ref[torch.Tensor]]") -> None:
         raise torch.OutOfMemoryError("CUDA out of memory") from error
 
 
-def test_what_a_run_without_memory_held_is_let_go_at_once() -> None:
-    """The error itself, which a log may keep, would keep every tensor of every frame below it."""
+def test_tensors_of_a_run_that_ran_out_of_memory_are_freed_at_once() -> None:
+    """The error, which a log may keep, would keep every tensor of every stack frame below it."""
     refs: list[weakref.ref[torch.Tensor]] = []
     with pytest.raises(torch.OutOfMemoryError) as caught:
         fail_with_a_tensor(refs)
@@ -58,7 +58,7 @@ def test_what_a_run_without_memory_held_is_let_go_at_once() -> None:
     assert refs[0]() is None
 
 
-def test_so_many_failures_of_a_kind_in_a_row_end_it_and_a_success_between_does_not() -> None:
+def test_consecutive_failures_of_one_kind_end_it_unless_a_success_intervenes() -> None:
     faults = DeviceFaults("cpu")
     for _ in range(3):
         for _ in range(MOST_IN_A_ROW - 1):
@@ -72,13 +72,13 @@ def test_so_many_failures_of_a_kind_in_a_row_end_it_and_a_success_between_does_n
         faults.run_failed(ValueError("z"))
 
 
-def test_pictures_that_cannot_be_used_are_no_fault_of_the_device() -> None:
+def test_unusable_images_are_not_the_devices_fault() -> None:
     faults = DeviceFaults("cpu")
     for _ in range(3 * MOST_IN_A_ROW):
         faults.check(ValueError("too thin"))
 
 
-def test_an_error_that_cuda_repeats_is_the_devices_whatever_it_was_called_first(
+def test_an_error_that_cuda_repeats_is_the_devices_whatever_its_first_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def repeat(device: str) -> None:
@@ -89,15 +89,15 @@ def test_an_error_that_cuda_repeats_is_the_devices_whatever_it_was_called_first(
         DeviceFaults("cuda:0").run_failed(RuntimeError("plan failed"))
 
 
-def test_a_device_error_stays_one() -> None:
+def test_a_device_error_remains_one() -> None:
     with pytest.raises(DeviceError, match="gone"):
         DeviceFaults("cpu").check(DeviceError("gone"))
 
 
-def test_later_frames_that_fail_each_time_end_it_though_first_blocks_between_succeed(
+def test_later_frames_that_always_fail_end_it_even_if_first_blocks_succeed_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stream begins anew after a failure, so with one camera every second run is a first block."""
+    """A stream is reset after a failure, so with one camera every second run is a first block."""
     with Engine(CONFIG) as engine:
         engine.open_stream("a", StreamConfig(1, 2), ResizeMode.CROP)
         run = ModelRunner.run

@@ -1,4 +1,4 @@
-"""On a GPU: what it really raises is told apart, and memory that ran out is there again for the next frame."""
+"""On a GPU: its real errors are classified, and memory that ran out is available to the next frame."""
 
 import subprocess
 import sys
@@ -27,8 +27,8 @@ for error in (seen, RuntimeError("plan failed")):
 """
 
 
-def test_an_error_that_stays_is_the_devices_under_any_name() -> None:
-    """In a process of its own, which is of no use afterwards."""
+def test_a_sticky_error_is_the_devices_under_any_name() -> None:
+    """In a process of its own, whose device cannot be used afterwards."""
     done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, timeout=50, check=True)
     first, second = done.stdout.splitlines()
     assert first.startswith("cuda:0 failed: CUDA error: device-side assert")
@@ -40,7 +40,7 @@ def overfill(free_bytes: int) -> None:
     torch.empty(free_bytes, dtype=torch.uint8, device=held.device)
 
 
-def test_memory_that_ran_out_is_there_again() -> None:
+def test_memory_that_ran_out_is_available_again() -> None:
     torch.cuda.empty_cache()
     free_bytes = torch.cuda.mem_get_info()[0]
     with pytest.raises(torch.OutOfMemoryError) as caught:

@@ -1,4 +1,4 @@
-"""The engine: every frame comes out once, cameras do not disturb each other, and the numbers are the model's own."""
+"""The engine: every frame has one outcome, cameras do not affect each other, and results equal the model's."""
 
 import random
 import time
@@ -28,7 +28,7 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-# What comes out
+# Records
 
 
 def test_features_equal_the_model_called_directly(engine: Engine) -> None:
@@ -47,7 +47,7 @@ def test_features_equal_the_model_called_directly(engine: Engine) -> None:
             np.testing.assert_array_equal(patch.data.reshape(12, 64), tokens[layer, 6:].numpy())
 
 
-def test_the_first_frames_come_together_and_are_marked(engine: Engine) -> None:
+def test_the_first_frames_are_published_together_and_flagged(engine: Engine) -> None:
     engine.open_stream("a", StreamConfig(scale_frames=3, window=2), ResizeMode.CROP)
     counts = [good(engine.step([frame("a", number)])) for number in range(5)]
     assert [len(records) for records in counts] == [0, 0, 3, 1, 1]
@@ -58,14 +58,14 @@ def test_the_first_frames_come_together_and_are_marked(engine: Engine) -> None:
     assert all(record.epoch == 0 and record.keyframe for record in records)
 
 
-def test_a_record_says_what_was_done_to_the_picture(engine: Engine) -> None:
+def test_a_record_says_how_the_frame_was_resized(engine: Engine) -> None:
     engine.open_stream("a", StreamConfig(scale_frames=1), ResizeMode.PAD)
     (record,) = good(engine.step([frame("a", 0, size=(64, 32))]))
     geometry = resize_geometry((64, 32), ResizeMode.PAD, 56, 14)
     assert (record.model_size, record.grid, record.to_source) == ((56, 56), (4, 4), geometry.to_source)
 
 
-def test_a_record_says_where_its_time_went(engine: Engine) -> None:
+def test_a_record_says_where_its_time_was_spent(engine: Engine) -> None:
     engine.open_stream("a", StreamConfig(scale_frames=1), ResizeMode.CROP)
     old = frame("a", 0)
     old = replace(old, stamp=replace(old.stamp, capture_monotonic_ns=old.stamp.capture_monotonic_ns - 1_000_000_000))
@@ -79,14 +79,14 @@ def test_a_record_says_where_its_time_went(engine: Engine) -> None:
     assert sum(spent_us) <= took_us
 
 
-def test_keyframes_are_named(engine: Engine) -> None:
+def test_keyframes_are_marked(engine: Engine) -> None:
     engine.open_stream("a", StreamConfig(scale_frames=2, window=2, keyframe_interval=3), ResizeMode.CROP)
     records = play(engine, [frame("a", number) for number in range(9)])
     assert [record.keyframe for record in records] == [True, True, True, False, False, True, False, False, True]
     assert engine.statistics().streams[0].keyframes == 5
 
 
-def test_flush_runs_what_waits_and_the_stream_goes_on(engine: Engine) -> None:
+def test_flush_runs_waiting_frames_and_the_stream_continues(engine: Engine) -> None:
     engine.open_stream("a", StreamConfig(scale_frames=4, window=2), ResizeMode.CROP)
     assert engine.flush("a") == engine.flush("nobody") == []
     frames = [frame("a", number) for number in range(4)]
@@ -101,7 +101,7 @@ def test_flush_runs_what_waits_and_the_stream_goes_on(engine: Engine) -> None:
 
 
 def test_cameras_in_one_step_equal_each_alone(engine: Engine) -> None:
-    """Of different ages, sizes, resize modes and settings; they join and leave between steps."""
+    """Cameras of different ages, sizes, resize modes and settings, which join and leave between steps."""
     cameras = {
         "a": (STREAM, ResizeMode.CROP, (64, 48), 0),
         "b": (StreamConfig(1, 2, keyframe_interval=2), ResizeMode.CROP, (64, 48), 2),
@@ -128,7 +128,7 @@ def test_cameras_in_one_step_equal_each_alone(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(("max_batch", "forwards"), [(8, 1), (2, 2), (1, 3)])
-def test_equal_sizes_run_in_one_forward_of_at_most_max_batch(max_batch: int, forwards: int) -> None:
+def test_equal_sizes_run_in_one_forward_pass_of_at_most_max_batch(max_batch: int, forwards: int) -> None:
     with Engine(replace(CONFIG, max_batch=max_batch)) as engine:
         for camera in "abc":
             engine.open_stream(camera, StreamConfig(scale_frames=1), ResizeMode.CROP)
@@ -139,7 +139,7 @@ def test_equal_sizes_run_in_one_forward_of_at_most_max_batch(max_batch: int, for
 # New epochs
 
 
-def test_a_new_size_starts_anew_after_what_waited(engine: Engine) -> None:
+def test_a_new_size_resets_the_stream_after_waiting_frames_ran(engine: Engine) -> None:
     engine.open_stream("a", StreamConfig(scale_frames=3, window=2), ResizeMode.CROP)
     small, large = [frame("a", n) for n in range(2)], [frame("a", n, size=(96, 48)) for n in range(2, 6)]
     records = play(engine, [*small, *large])
@@ -157,7 +157,7 @@ def test_a_new_size_starts_anew_after_what_waited(engine: Engine) -> None:
         assert_same(actual, expected, tolerance=0)
 
 
-def test_a_source_opened_anew_starts_anew(engine: Engine) -> None:
+def test_a_reconnected_source_resets_the_stream(engine: Engine) -> None:
     engine.open_stream("a", STREAM, ResizeMode.CROP)
     play(engine, [frame("a", number) for number in range(5)])
     again = [frame("a", number, stream_epoch=1, seed=50 + number) for number in range(4)]
@@ -171,7 +171,7 @@ def test_a_source_opened_anew_starts_anew(engine: Engine) -> None:
 # Faults
 
 
-def test_a_frame_that_cannot_be_used_fails_alone(engine: Engine) -> None:
+def test_an_unusable_frame_fails_alone(engine: Engine) -> None:
     for camera in "ab":
         engine.open_stream(camera, STREAM, ResizeMode.CROP)
     frames = [frame("a", number) for number in range(5)]
@@ -199,8 +199,8 @@ class Fault:
 
 @pytest.mark.parametrize("part", ["patch_embed", "frame_blocks.0", "global_blocks.0", "global_blocks.1.mlp"])
 @pytest.mark.parametrize("first_block", [True, False])
-def test_a_failing_forward_restarts_its_streams_and_no_other(engine: Engine, part: str, first_block: bool) -> None:
-    """Wherever it fails, no layer goes on with a memory that others do not have."""
+def test_a_failing_forward_pass_resets_its_streams_and_no_other(engine: Engine, part: str, first_block: bool) -> None:
+    """Wherever it fails, no layer continues with a memory that other layers lack."""
     sizes = {"a": (64, 48), "b": (64, 48), "c": (40, 48)}
     for camera in sizes:
         engine.open_stream(camera, STREAM, ResizeMode.CROP)
@@ -252,14 +252,14 @@ def test_a_broken_device_ends_the_engine(engine: Engine, error: Exception, call:
         calls[call]()
 
 
-def poison_white_pictures(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
+def poison_white_images(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
     white = arguments[0].flatten(1).amin(1) > 2  # normalised white is 2.2 to 2.7, by channel
     return output.masked_fill(white[:, None, None], float("nan"))
 
 
 @pytest.mark.parametrize("when", [1, 5])
-def test_non_finite_numbers_are_flagged_and_their_stream_alone_starts_anew(engine: Engine, when: int) -> None:
-    model_of(engine).patch_embed.register_forward_hook(poison_white_pictures)
+def test_non_finite_numbers_are_flagged_and_reset_their_stream_alone(engine: Engine, when: int) -> None:
+    model_of(engine).get_submodule("patch_embed").register_forward_hook(poison_white_images)
     for camera in "ab":
         engine.open_stream(camera, STREAM, ResizeMode.CROP)
     found: dict[str, list[Features]] = {"a": [], "b": []}
@@ -280,7 +280,7 @@ def test_non_finite_numbers_are_flagged_and_their_stream_alone_starts_anew(engin
     assert engine.statistics().nan_frames == len(flagged)
 
 
-def test_every_frame_comes_out_exactly_once_whatever_happens(engine: Engine) -> None:
+def test_every_frame_has_exactly_one_outcome_whatever_happens(engine: Engine) -> None:
     """captured = published + failed, per camera and in order, through faults, new sizes and new connections."""
     rng = random.Random(0)
     cameras = {"a": StreamConfig(4, 2), "b": StreamConfig(1, 1), "c": StreamConfig(3, 2, keyframe_interval=2)}
@@ -315,16 +315,16 @@ def test_every_frame_comes_out_exactly_once_whatever_happens(engine: Engine) -> 
 
 
 def test_memory_stays_constant_over_thousands_of_frames() -> None:
-    """The reference dies at frame 112 of 4-patch pictures made for one frame, and at 1,024 for want of positions."""
+    """The reference fails at frame 112 of 4-patch images sized for one frame, and at 1,024 for lack of positions."""
     stream = StreamConfig(scale_frames=1, window=2, history_frames=50)
     with Engine(
         replace(CONFIG, image_width=28, network=replace(NETWORK, depth=1), output=OutputConfig((0,)))
     ) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
-        pictures = [frame("a", number, size=(28, 28)) for number in range(10)]
+        frames = [frame("a", number, size=(28, 28)) for number in range(10)]
         sizes = set()
         for number in range(3000):
-            (record,) = good(engine.step([pictures[number % 10]]))
+            (record,) = good(engine.step([frames[number % 10]]))
             sizes.add(engine.statistics().streams[0].nbytes)
         assert len(sizes) == 1
         assert record.epoch_frame == 2999
@@ -332,7 +332,7 @@ def test_memory_stays_constant_over_thousands_of_frames() -> None:
         assert engine.statistics().streams[0].history_dropped == 3000 - 1 - 2 - 50
 
 
-def test_pixels_are_let_go_once_a_step_is_done(engine: Engine) -> None:
+def test_pixels_are_released_after_their_step(engine: Engine) -> None:
     engine.open_stream("a", StreamConfig(scale_frames=4), ResizeMode.CROP)
     one = frame("a", 0)
     pixels = weakref.ref(one.pixels)
@@ -341,7 +341,7 @@ def test_pixels_are_let_go_once_a_step_is_done(engine: Engine) -> None:
     assert pixels() is None
 
 
-def test_records_are_not_written_again(engine: Engine) -> None:
+def test_records_are_never_overwritten(engine: Engine) -> None:
     engine.open_stream("a", StreamConfig(scale_frames=1, window=1), ResizeMode.CROP)
     (first,) = play(engine, [frame("a", 0)])
     copies = [tensor.data.copy() for tensor in first.tensors]
@@ -350,7 +350,7 @@ def test_records_are_not_written_again(engine: Engine) -> None:
     assert all(tensor.data.flags.c_contiguous for tensor in first.tensors)
 
 
-def test_warming_up_leaves_streams_alone(engine: Engine) -> None:
+def test_warming_up_does_not_affect_streams(engine: Engine) -> None:
     engine.open_stream("a", STREAM, ResizeMode.CROP)
     frames = [frame("a", number) for number in range(4)]
     records = play(engine, frames[:3])

@@ -1,4 +1,4 @@
-"""On a CUDA device the engine gives what it gives on the CPU, with any backend, and copies back once a step."""
+"""On a CUDA device the engine has the CPU's results, with any backend, and copies each output back once a step."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,12 +7,19 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from retinad.pipeline.config import Attention, DType, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
+from retinad.pipeline.config import (
+    AttentionName,
+    DType,
+    ModelConfig,
+    NetworkConfig,
+    OutputConfig,
+    ResizeMode,
+    StreamConfig,
+)
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.images import Pictures
+from retinad.pipeline.engine.images import ImagePreprocessor
 from retinad.pipeline.engine.preprocess import resize_geometry
 from retinad.pipeline.frames import Features, Frame, FrameStamp, TokenGroup
 
@@ -22,7 +29,7 @@ pytestmark = [
 ]
 
 SIZE = (84, 56)
-"""What the model wants, so that no resized pixel is rounded to another of 256 levels than on the CPU."""
+"""The model's own size, so that no resized pixel is rounded to another of 256 levels than on the CPU."""
 NETWORK = NetworkConfig(channels=128, heads=2, depth=3, patch_embed="conv")
 OUTPUT = OutputConfig(layers=(0, 2), tokens=tuple(TokenGroup), pool=2, dtype="float32")
 CPU = ModelConfig(name="test", network=NETWORK, image_width=84, output=OUTPUT, attention="dense")
@@ -48,7 +55,7 @@ def run(config: ModelConfig) -> list[Features]:
 
 @pytest.mark.parametrize(
     ("dtype", "tolerance", "attention"),
-    # Of the largest magnitude. float32: other orders of summation through 6 blocks. bfloat16: 8 bits, each branch
+    # Relative to the largest magnitude. float32: other summation orders in 6 blocks. bfloat16: 8 bits, each branch
     # rounded twice in 6 blocks. float16: 11 bits.
     [
         ("float32", 2e-5, "dense"),
@@ -58,7 +65,7 @@ def run(config: ModelConfig) -> list[Features]:
         pytest.param("bfloat16", 2e-2, "auto", marks=needs_flashinfer),
     ],
 )
-def test_features_equal_the_cpus(dtype: DType, tolerance: float, attention: Attention) -> None:
+def test_features_equal_the_cpus(dtype: DType, tolerance: float, attention: AttentionName) -> None:
     expected = run(CPU)
     actual = run(replace(CPU, device="cuda:0", dtype=dtype, attention=attention))
     assert len(actual) == len(expected) == 20
@@ -69,25 +76,26 @@ def test_features_equal_the_cpus(dtype: DType, tolerance: float, attention: Atte
 
 
 @pytest.mark.parametrize("mode", ResizeMode)
-def test_pictures_equal_the_cpus_to_one_level(mode: ResizeMode) -> None:
+def test_images_equal_the_cpus_to_one_level(mode: ResizeMode) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
     geometry = resize_geometry((96, 64), mode, 518, 14)
-    cpu, gpu = (Pictures(torch.device(device)).make(pixels, geometry).cpu() for device in ("cpu", "cuda:0"))
+    cpu, gpu = (ImagePreprocessor(torch.device(device)).make(pixels, geometry).cpu() for device in ("cpu", "cuda:0"))
     assert (cpu - gpu).abs().max() <= 1.01 / 255
 
 
 @pytest.mark.parametrize("attention", ["triton", "dense", pytest.param("flashinfer", marks=needs_flashinfer)])
-def test_a_step_brings_each_layer_to_the_host_once_and_waits_at_its_end_only(attention: Attention) -> None:
-    """Kernels that plan from device tensors make it wait thrice. FlashInfer's tables wait for a copy long done."""
+def test_a_step_copies_each_layer_to_the_host_once_and_waits_only_at_its_end(attention: AttentionName) -> None:
+    """Kernels that plan from device tensors would wait three times. FlashInfer's tables wait for a finished copy."""
     with Engine(replace(CPU, device="cuda:0", dtype="bfloat16", attention=attention)) as engine:
         for camera in "ab":
             engine.open_stream(camera, replace(STREAM, scale_frames=1), ResizeMode.CROP)
-        pictures = list(zip(frames("a", 8), frames("b", 8), strict=True))
-        for pair in pictures[:7]:
+        pairs = list(zip(frames("a", 8), frames("b", 8), strict=True))
+        for pair in pairs[:7]:
             engine.step(pair)
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-            engine.step(pictures[7])
-    on_device = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
+        # acc_events: without it, torch 2.11 warns that events of earlier cycles are cleared; there are none.
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as seen:
+            engine.step(pairs[7])
+    on_device = [event for event in seen.events() if event.device_type.name == "CUDA"]
     copies = [event for event in on_device if "Memcpy DtoH" in event.name]
     kernels = [event for event in on_device if "Mem" not in event.name]
     waits = [event for event in seen.events() if event.name in ("cudaStreamSynchronize", "cudaEventSynchronize")]

@@ -1,4 +1,4 @@
-"""The engine and its pool: streams get memory as their pictures need it, give it back, or are refused with a sum."""
+"""The engine and its pool: streams allocate memory for their image size, free it, or are refused with a sum."""
 
 import sys
 from collections import Counter
@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from retinad.pipeline.cache.attention_backend import AttentionBackend, LayerAttention
 from retinad.pipeline.cache.kv_pool import KVCachePool
 from retinad.pipeline.cache.page_table import PageTable, VisibleRanges
-from retinad.pipeline.config import Attention, ResizeMode, StreamConfig
+from retinad.pipeline.config import AttentionName, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.outputs import OutputHeads
 from retinad.pipeline.errors import AdmissionError, ModelError
 from retinad.pipeline.frames import Features, Frame, FrameFailure, FrameStamp, Size
 
@@ -27,7 +28,7 @@ STREAM = StreamConfig(scale_frames=1, window=2, history_frames=4)
 LARGE, SMALL = (64, 48), (64, 24)
 TOKEN_BYTES = 2 * 2 * 32 * 4
 LARGE_BYTES = 5 * 18 * TOKEN_BYTES
-"""4 x 3 patches and 6 special tokens; one scale frame, two of the window, and 4 x 6 tokens of history in two pages."""
+"""4 x 3 patches and 6 special tokens; one scale frame, two window frames, and 4 x 6 tokens of history in two pages."""
 
 
 @pytest.fixture
@@ -41,51 +42,47 @@ def frame(camera: str, number: int, size: Size = LARGE, stream_epoch: int = 0) -
     return Frame(FrameStamp(camera, stream_epoch, number, 0, 0, None, size), pixels)
 
 
-def pool_of(engine: Engine) -> KVCachePool:
-    return engine._pool
-
-
 def open_streams(engine: Engine, cameras: str) -> None:
     for camera in cameras:
         engine.open_stream(camera, STREAM, ResizeMode.CROP)
 
 
-# Memory comes and goes with the streams
+# Allocation
 
 
-def test_memory_is_taken_at_the_first_frame_and_given_back_when_a_stream_closes(engine: Engine) -> None:
+def test_memory_is_allocated_at_the_first_frame_and_freed_when_a_stream_closes(engine: Engine) -> None:
     open_streams(engine, "ab")
-    assert pool_of(engine).nbytes == 0
+    assert engine.pool.nbytes == 0
     engine.step([frame("a", 0)])
-    assert pool_of(engine).nbytes == LARGE_BYTES == engine.statistics().streams[0].nbytes
+    assert engine.pool.nbytes == LARGE_BYTES == engine.statistics().streams[0].nbytes
     engine.step([frame("b", 0)])
-    assert pool_of(engine).nbytes == 2 * LARGE_BYTES
+    assert engine.pool.nbytes == 2 * LARGE_BYTES
     engine.close_stream("a")
     open_streams(engine, "c")
     engine.step([frame("c", 0)])
-    assert pool_of(engine).nbytes == 2 * LARGE_BYTES
+    assert engine.pool.nbytes == 2 * LARGE_BYTES
     engine.close()
-    assert pool_of(engine).nbytes == 0
+    assert engine.pool.nbytes == 0
 
 
 def test_warming_up_leaves_no_memory_behind(engine: Engine) -> None:
     engine.warm_up([LARGE, SMALL])
-    assert pool_of(engine).nbytes == 0
+    assert engine.pool.nbytes == 0
 
 
-def test_a_new_connection_keeps_the_places_and_a_new_size_exchanges_them(engine: Engine) -> None:
+def test_a_new_connection_keeps_the_memory_and_a_new_size_replaces_it(engine: Engine) -> None:
     open_streams(engine, "a")
     engine.step([frame("a", 0)])
-    first = pool_of(engine).spans.held
+    first = engine.pool.spans.held
     (record,) = good(engine.step([frame("a", 1, stream_epoch=1)]))
-    assert (record.epoch, pool_of(engine).spans.held) == (1, first)
+    assert (record.epoch, engine.pool.spans.held) == (1, first)
     (record,) = good(engine.step([frame("a", 2, SMALL, stream_epoch=1)]))
-    (span,) = pool_of(engine).spans.held
+    (span,) = engine.pool.spans.held
     assert (record.epoch, span.page_tokens) == (2, 14)
-    pool_of(engine).check_integrity()
+    engine.pool.check_integrity()
 
 
-# Refusals
+# Admission
 
 
 def test_one_stream_too_many_is_refused_with_the_sum() -> None:
@@ -95,7 +92,7 @@ def test_one_stream_too_many_is_refused_with_the_sum() -> None:
         with pytest.raises(AdmissionError) as refusal:
             open_streams(engine, "c")
         assert str(refusal.value) == (
-            "camera 'c' is one too many: max_streams = 2 are open and hold 0.0 MiB; it would take up to 0.1 MiB for 3 "
+            "camera 'c' exceeds max_streams = 2: the open streams hold 0.0 MiB, and it would need up to 0.1 MiB for 3 "
             "frames of 22 tokens and 4 x 6 tokens of history, each 2 layers x 2 x 2 heads x 16 x 4 bytes"
         )
         engine.close_stream("a")
@@ -103,8 +100,16 @@ def test_one_stream_too_many_is_refused_with_the_sum() -> None:
         good(engine.step([frame("b", 0), frame("c", 0)]))
 
 
-def test_frames_of_a_stream_without_room_fail_until_there_is_room_and_the_others_go_on(engine: Engine) -> None:
-    pool_of(engine)._limit_bytes = 2 * LARGE_BYTES
+@pytest.fixture
+def small_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """Its device has memory for two large streams."""
+    monkeypatch.setattr("retinad.pipeline.engine.engine.memory_limit", lambda device: 2 * LARGE_BYTES)
+    with Engine(CONFIG) as engine:
+        yield engine
+
+
+def test_frames_of_a_stream_without_memory_fail_until_there_is_room_and_others_continue(small_engine: Engine) -> None:
+    engine = small_engine
     open_streams(engine, "abc")
     for number in range(3):
         outcomes = engine.step([frame(camera, number) for camera in "abc"])
@@ -124,7 +129,7 @@ def test_frames_of_a_stream_without_room_fail_until_there_is_room_and_the_others
             np.testing.assert_allclose(one.data, two.data, rtol=0, atol=1e-5)
 
 
-def test_a_backend_that_cannot_run_ends_the_engine_before_the_first_frame() -> None:
+def test_a_backend_that_cannot_run_fails_when_the_engine_is_loaded() -> None:
     with pytest.raises(ModelError, match="runs on CUDA, not on cpu"):
         Engine(replace(CONFIG, attention="flashinfer"))
 
@@ -165,7 +170,7 @@ def test_the_paged_engine_equals_the_dense_one_for_cameras_of_all_kinds() -> Non
 
 
 class Broken:
-    """A backend that fails when it plans (layer None), or in a layer, once it is told to."""
+    """A backend that fails in its plan (layer None) or in a layer, once `armed`."""
 
     def __init__(self, backend: AttentionBackend, layer: int | None) -> None:
         self._backend = backend
@@ -188,33 +193,33 @@ class Broken:
 
 
 @pytest.mark.parametrize("attention", ["dense", "paged"])
-@pytest.mark.parametrize("site", [None, 0, 1, "pack"])
+@pytest.mark.parametrize("site", [None, 0, 1, "unpack"])
 @pytest.mark.parametrize("age", [0, 3, 8])
-def test_a_fault_anywhere_in_a_step_restarts_its_streams_and_they_go_on_like_new_ones(
-    attention: Attention, site: int | str | None, age: int, monkeypatch: pytest.MonkeyPatch
+def test_a_fault_anywhere_in_a_step_resets_its_streams_and_they_continue_like_new_ones(
+    attention: AttentionName, site: int | str | None, age: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_pack(*_: object) -> None:
+    def no_unpack(*_: object) -> None:
         raise RuntimeError("injected")
 
     with Engine(replace(CONFIG, attention=attention)) as engine, Engine(replace(CONFIG, attention=attention)) as fresh:
-        broken = Broken(engine._model_runner._backend, None if site is None else site if isinstance(site, int) else -1)
-        engine._model_runner._backend = broken
+        broken = Broken(engine.model_runner.backend, None if site is None else site if isinstance(site, int) else -1)
+        engine.model_runner.backend = broken
         open_streams(engine, "abc")
         open_streams(fresh, "ab")
         sizes = {"a": LARGE, "b": LARGE, "c": SMALL}
         for number in range(age):
             good(engine.step([frame(camera, number, size) for camera, size in sizes.items()]))
-        kept = read_all(engine._streams["c"].state) if age else None  # type: ignore[arg-type]
+        kept = read_all(engine.streams["c"].state) if age else None  # type: ignore[arg-type]
         broken.armed = True
         with monkeypatch.context() as patch:
-            if site == "pack":
-                patch.setattr("retinad.pipeline.engine.model_runner.pack", no_pack)
+            if site == "unpack":
+                patch.setattr(OutputHeads, "unpack", no_unpack)
             failed = engine.step([frame(camera, age, LARGE) for camera in "ab"])
         broken.armed = False
         assert all(isinstance(outcome, FrameFailure) and "injected" in outcome.reason for outcome in failed)
-        pool_of(engine).check_integrity()
+        engine.pool.check_integrity()
         if kept is not None:
-            assert torch.equal(read_all(engine._streams["c"].state), kept)  # type: ignore[arg-type]
+            assert torch.equal(read_all(engine.streams["c"].state), kept)  # type: ignore[arg-type]
         for number in range(age + 1, age + 7):
             pair = [frame(camera, number, LARGE) for camera in "ab"]
             for actual, expected in zip(good(engine.step(pair)), good(fresh.step(pair)), strict=True):
@@ -225,11 +230,11 @@ def test_a_fault_anywhere_in_a_step_restarts_its_streams_and_they_go_on_like_new
 # Work on the host
 
 
-class Operations(TorchDispatchMode):
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts PyTorch's operations."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -238,7 +243,7 @@ class Operations(TorchDispatchMode):
 
 
 class Tables:
-    """A backend that notes how large the tables are that it plans."""
+    """A backend that records the sizes of its page tables."""
 
     def __init__(self, backend: AttentionBackend) -> None:
         self._backend = backend
@@ -252,7 +257,7 @@ class Tables:
         return self._backend.plan(pool, visible)
 
 
-def python_calls(engine: Engine, picture: Frame) -> int:
+def python_calls(engine: Engine, one: Frame) -> int:
     count = 0
 
     def notice(_frame: FrameType, event: str, _argument: object) -> None:
@@ -261,23 +266,23 @@ def python_calls(engine: Engine, picture: Frame) -> int:
 
     sys.setprofile(notice)
     try:
-        good(engine.step([picture]))
+        good(engine.step([one]))
     finally:
         sys.setprofile(None)
     return count
 
 
 @pytest.mark.parametrize("attention", ["dense", "paged"])
-def test_host_work_of_a_step_does_not_grow_with_the_age_of_the_stream(attention: Attention) -> None:
-    """Operations, Python calls and sizes of the plan: equal at ages 10 and 10,000. The reference's grow for ever."""
+def test_host_work_of_a_step_does_not_grow_with_the_age_of_the_stream(attention: AttentionName) -> None:
+    """Operations, Python calls and sizes of the plan: equal at ages 10 and 10,000. The reference's keep growing."""
     with Engine(replace(CONFIG, attention=attention)) as engine:
-        tables = engine._model_runner._backend = Tables(engine._model_runner._backend)
+        tables = engine.model_runner.backend = Tables(engine.model_runner.backend)
         open_streams(engine, "a")
         for number in range(10):
             engine.step([frame("a", number)])
         work = []
         for age in (10, 10_000):
-            state = engine._streams["a"].state
+            state = engine.streams["a"].state
             assert state is not None
             state.window = replace(state.window, committed=age, later=age - 1)
             with Operations() as seen:

@@ -1,4 +1,4 @@
-"""Epochs: a stream that begins one from its own last frames gives what a new stream would, and no frame twice."""
+"""Epochs: one that begins with the stream's last frames equals a new stream, and publishes no frame twice."""
 
 import itertools
 import random
@@ -36,7 +36,7 @@ def epochs_of(stream: StreamConfig, frames: int) -> list[int]:
 
 
 def renewed(frames: Sequence[Frame], stream: StreamConfig, resize: ResizeMode = ResizeMode.CROP) -> list[Features]:
-    """What a stream with epochs must give, made of streams without: each gets the last frames of the one before."""
+    """The expected records, from streams without epochs: each starts with the last frames of the one before."""
     records: list[Features] = []
     begins = epochs_of(stream, len(frames))
     for begin, end in itertools.pairwise([*begins, len(frames)]):
@@ -70,8 +70,8 @@ def assert_numbered(records: Sequence[Features], stream: StreamConfig) -> None:
     ],
     ids=str,
 )
-def test_an_epoch_is_a_new_stream_that_began_with_the_last_frames(engine: Engine, stream: StreamConfig) -> None:
-    """Bit for bit; with keyframes the last frames of any kind, as a stream's first ones are."""
+def test_an_epoch_equals_a_new_stream_that_began_with_the_last_frames(engine: Engine, stream: StreamConfig) -> None:
+    """Bit for bit. With keyframes too, the last frames of any kind count, like a stream's first ones."""
     engine.open_stream("a", stream, ResizeMode.CROP)
     frames = [frame("a", number) for number in range(25)]
     records = play(engine, frames)
@@ -83,7 +83,7 @@ def test_an_epoch_is_a_new_stream_that_began_with_the_last_frames(engine: Engine
 
 
 def test_streams_whose_epochs_end_at_different_steps_equal_each_alone(engine: Engine) -> None:
-    """Of different sizes and settings; they join and leave between steps."""
+    """Streams of different sizes and settings, which join and leave between steps."""
     cameras = {
         "a": (EPOCHS, ResizeMode.CROP, (64, 48), 0),
         "b": (replace(EPOCHS, epoch_frames=4), ResizeMode.CROP, (64, 48), 3),
@@ -113,7 +113,7 @@ def test_streams_whose_epochs_end_at_different_steps_equal_each_alone(engine: En
 
 @pytest.mark.parametrize("change", ["size", "connection"])
 @pytest.mark.parametrize("when", [5, 6, 7])
-def test_frames_from_before_a_break_are_in_no_later_epoch(engine: Engine, change: str, when: int) -> None:
+def test_frames_before_a_break_are_in_no_later_epoch(engine: Engine, change: str, when: int) -> None:
     """The break comes before, at and after the end of an epoch of six frames."""
     engine.open_stream("a", EPOCHS, ResizeMode.CROP)
     before = [frame("a", number) for number in range(when)]
@@ -128,7 +128,7 @@ def test_frames_from_before_a_break_are_in_no_later_epoch(engine: Engine, change
         assert_same(actual, expected, tolerance=0)
 
 
-def test_an_epoch_that_began_with_fewer_frames_ends_and_is_followed_all_the_same(engine: Engine) -> None:
+def test_an_epoch_that_began_with_fewer_frames_ends_like_any_other(engine: Engine) -> None:
     stream = StreamConfig(scale_frames=4, window=2, epoch_frames=6)
     engine.open_stream("a", stream, ResizeMode.CROP)
     frames = [frame("a", number) for number in range(12)]
@@ -159,10 +159,10 @@ class FailOnBlocks:
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("injected"), torch.OutOfMemoryError("none left")])
-def test_an_epoch_that_cannot_begin_with_the_last_frames_begins_with_the_next(
+def test_an_epoch_that_cannot_begin_with_the_last_frames_begins_with_the_next_one(
     engine: Engine, error: Exception | None
 ) -> None:
-    """And no frame is lost, none fails, and other streams do not notice."""
+    """No frame is lost or fails, and other streams are not affected."""
     for camera, stream in (("a", EPOCHS), ("b", StreamConfig(scale_frames=1))):
         engine.open_stream(camera, stream, ResizeMode.CROP)
     frames = {camera: [frame(camera, number) for number in range(12)] for camera in "ab"}
@@ -196,12 +196,12 @@ def test_a_device_that_breaks_while_an_epoch_begins_ends_the_engine(engine: Engi
         engine.step([frame("a", 6)])
 
 
-def test_every_frame_comes_out_exactly_once_through_epochs_breaks_and_bad_pictures(engine: Engine) -> None:
+def test_every_frame_has_exactly_one_outcome_through_epochs_breaks_and_bad_images(engine: Engine) -> None:
     rng = random.Random(1)
     streams = {"a": EPOCHS, "b": StreamConfig(1, 1, epoch_frames=2), "c": StreamConfig(3, 2, 2, epoch_frames=5)}
     for camera, stream in streams.items():
         engine.open_stream(camera, stream, ResizeMode.CROP)
-    model_of(engine).get_submodule("patch_embed").register_forward_hook(poison_white_pictures)
+    model_of(engine).get_submodule("patch_embed").register_forward_hook(poison_white_images)
     sizes, connections = dict.fromkeys(streams, (64, 48)), dict.fromkeys(streams, 0)
     sent, records = [], []
     for number in range(150):
@@ -226,7 +226,7 @@ def test_every_frame_comes_out_exactly_once_through_epochs_breaks_and_bad_pictur
             assert record.epoch > last.epoch or record.epoch_frame == last.epoch_frame + 1
 
 
-def poison_white_pictures(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
+def poison_white_images(module: nn.Module, arguments: tuple[Tensor], output: Tensor) -> Tensor:
     white = arguments[0].flatten(1).amin(1) > 2  # normalised white is 2.2 to 2.7, by channel
     return output.masked_fill(white[:, None, None], float("nan"))
 
@@ -239,13 +239,13 @@ def test_memory_is_bounded_and_smaller_where_epochs_are_short() -> None:
     network = replace(CONFIG.network, depth=1)
     config: ModelConfig = replace(CONFIG, image_width=28, network=network, output=replace(CONFIG.output, layers=(0,)))
     stream = StreamConfig(scale_frames=3, window=4, history_frames=500, epoch_frames=50)
-    pictures = [frame("a", number, size=(28, 28)) for number in range(10)]
+    frames = [frame("a", number, size=(28, 28)) for number in range(10)]
     sizes: dict[str, set[tuple[int, int]]] = {"on": set(), "off": set()}
     with Engine(config) as engine:
         for camera, settings in (("on", stream), ("off", replace(stream, epoch_frames=0))):
             engine.open_stream(camera, settings, ResizeMode.CROP)
         for number in range(1500):
-            one = pictures[number % 10]
+            one = frames[number % 10]
             stamps = [replace(one.stamp, camera=camera, source_seq=number) for camera in ("on", "off")]
             good(engine.step([Frame(stamp, one.pixels) for stamp in stamps]))
             if number >= 3:
@@ -259,7 +259,7 @@ def test_memory_is_bounded_and_smaller_where_epochs_are_short() -> None:
 
 @pytest.mark.parametrize("mode", ResizeMode)
 @pytest.mark.parametrize("size", [(64, 48), (56, 42), (31, 97), (200, 150)])
-def test_pictures_come_back_from_bytes_as_they_were(mode: ResizeMode, size: tuple[int, int]) -> None:
+def test_images_are_restored_from_bytes_unchanged(mode: ResizeMode, size: tuple[int, int]) -> None:
     geometry = resize_geometry(size, mode, 56, 14)
     images = [preprocess(frame("a", number, size).pixels, geometry, torch.device("cpu")) for number in range(3)]
     recent = ReplayBuffer(2)
@@ -274,7 +274,7 @@ def test_pictures_come_back_from_bytes_as_they_were(mode: ResizeMode, size: tupl
     assert (len(recent), recent.nbytes, other.nbytes) == (0, 0, 2 * 3 * geometry.model_size[0] * geometry.model_size[1])
 
 
-def test_all_levels_of_a_byte_come_back() -> None:
+def test_all_levels_of_a_byte_are_restored() -> None:
     image = torch.arange(256.0).reshape(1, 16, 16).expand(3, -1, -1) / 255.0
     recent = ReplayBuffer(1)
     recent.add(image)

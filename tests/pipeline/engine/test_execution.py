@@ -1,4 +1,4 @@
-"""How the network runs: what the config names runs or raises, and `auto` takes what can run."""
+"""Execution: a configured one runs or raises, and `auto` takes the fastest that can run."""
 
 import importlib.util
 from dataclasses import replace
@@ -9,9 +9,10 @@ import torch
 from retinad.pipeline.cache.attention_backend import AttentionBackend
 from retinad.pipeline.cache.backends.dense import DenseBackend
 from retinad.pipeline.cache.backends.triton import TritonBackend
-from retinad.pipeline.config import Execution, ModelConfig
+from retinad.pipeline.config import ExecutionName, ModelConfig
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.execution import choose_execution
+from retinad.pipeline.engine.heads import make_heads
 from retinad.pipeline.errors import ModelError
 
 from .engine_rig import CONFIG
@@ -22,7 +23,7 @@ RANGED, DENSE = TritonBackend(), DenseBackend()
 
 def chosen(config: ModelConfig, backend: AttentionBackend) -> str:
     with Engine(CONFIG) as engine:
-        return choose_execution(config, engine._model_runner._model, engine._pool, backend).name
+        return choose_execution(config, engine.model_runner.model, make_heads(CONFIG), engine.pool, backend).name
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def chosen(config: ModelConfig, backend: AttentionBackend) -> str:
         (CONFIG, DENSE, "plain"),
     ],
 )
-def test_auto_takes_the_fastest_that_can_run_and_a_name_its_own(
+def test_auto_takes_the_fastest_that_can_run_and_a_name_is_obeyed(
     config: ModelConfig, backend: AttentionBackend, name: str
 ) -> None:
     if name != "plain" and importlib.util.find_spec("triton") is None:
@@ -53,22 +54,22 @@ def test_auto_takes_the_fastest_that_can_run_and_a_name_its_own(
         ("auto", replace(ON_GPU, memory_dtype="float8_e4m3fn"), DENSE, "'float8_e4m3fn' needs fused execution"),
     ],
 )
-def test_what_cannot_run_is_refused_with_the_reason(
-    execution: Execution, config: ModelConfig, backend: AttentionBackend, reason: str
+def test_an_impossible_execution_is_refused_with_the_reason(
+    execution: ExecutionName, config: ModelConfig, backend: AttentionBackend, reason: str
 ) -> None:
     with pytest.raises(ModelError, match=reason):
         chosen(replace(config, execution=execution), backend)
 
 
-def test_without_triton_a_gpu_runs_the_network_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network of `kda` blocks alone needs no attention backend, and its kernels' references cannot be captured."""
+def test_without_triton_a_gpu_runs_the_plain_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of `kda` blocks only needs no attention backend, and the kernels' references cannot be captured."""
     delta = replace(ON_GPU, network=replace(ON_GPU.network, mixers=("kda",)))
     monkeypatch.setattr("retinad.pipeline.compatibility.importlib.util.find_spec", lambda name: None)
     assert chosen(delta, DENSE) == "plain"
 
 
 def test_the_engines_device_is_its_threads_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton launches on the current device, and a graph captures its streams only: `cuda:1` is not that by itself."""
+    """Triton launches on the current device, and a graph captures only its streams; `cuda:1` must be made current."""
     current: list[torch.device] = []
 
     def not_loaded(config: ModelConfig) -> None:

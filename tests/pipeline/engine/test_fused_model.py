@@ -1,4 +1,4 @@
-"""The fused network is the plain one: over window, history and epoch edges, in every mixture of streams and runs."""
+"""The fused network equals the plain one: over window, history and epoch edges, for every mixture of streams."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +22,13 @@ from retinad.pipeline.config import (
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Flag, TokenGroup
 
-from .engine_rig import assert_same, frame, good
+from .engine_rig import assert_same, frame, good, model_of
 
 NETWORK = NetworkConfig(channels=64, heads=4, depth=2, patch_embed="conv")
 OUTPUT = OutputConfig(layers=(0, 1), tokens=tuple(TokenGroup), pool=2, dtype="float32")
 CONFIG = ModelConfig(name="test", network=NETWORK, image_width=56, output=OUTPUT, dtype="bfloat16", attention="dense")
 TOLERANCE = 0.03
-"""Of outputs of about 3: bfloat16 keeps 8 bits, and sums are rounded to it at the same places, but in another order."""
+"""For outputs of about 3: bfloat16 has 8 bits, and sums are rounded to it at the same places, but in another order."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def _unused_places_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fused_engine(config: ModelConfig) -> Engine:
-    """On the CPU, where the kernels' references run, which no config asks for, and nothing is captured."""
+    """On the CPU, with the kernels' references, which no config selects, and without captures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("retinad.pipeline.engine.execution.fusing_obstacle", lambda *_, **__: None)
         patch.setattr(
@@ -114,7 +114,7 @@ def test_a_memory_of_float8_takes_half_and_differs_by_its_rounding() -> None:
     assert 2 * sizes[0] == sizes[1]
 
 
-def test_a_stream_of_float8_goes_on_from_a_file_to_the_bit(tmp_path: Path) -> None:
+def test_a_stream_of_float8_continues_from_a_file_bit_for_bit(tmp_path: Path) -> None:
     config = replace(CONFIG, network=networks()["hybrid"])
     with float8(config) as engine, float8(config) as resumed:
         for one in (engine, resumed):
@@ -128,25 +128,24 @@ def test_a_stream_of_float8_goes_on_from_a_file_to_the_bit(tmp_path: Path) -> No
             assert_same(actual, expected, tolerance=0)
 
 
-def test_nan_in_a_memory_of_float8_is_not_taken_for_its_largest_number() -> None:
+def test_nan_in_a_memory_of_float8_is_not_clamped_to_its_largest_number() -> None:
     with float8() as engine:
         engine.open_stream("a", StreamConfig(1, 3), ResizeMode.CROP)
         for number in range(3):
             good(engine.step([frame("a", number)]))
-        model = engine._model_runner._model
-        weight = model.global_blocks[0].attn.k_norm.weight  # type: ignore[union-attr]
-        kept = weight.clone()  # type: ignore[operator]
+        weight = model_of(engine).get_parameter("global_blocks.0.attn.k_norm.weight")
+        kept = weight.clone()
         with torch.no_grad():
-            weight.fill_(float("nan"))  # type: ignore[operator]
+            weight.fill_(float("nan"))
             (spoilt,) = good(engine.step([frame("a", 3)]))
-            weight.copy_(kept)  # type: ignore[operator]
+            weight.copy_(kept)
         (after,) = good(engine.step([frame("a", 4)]))
     assert Flag.NAN in spoilt.flags
     assert (after.epoch, Flag.NAN in after.flags) == (1, False)
 
 
 def test_the_error_of_bfloat16_does_not_grow_along_a_stream() -> None:
-    """In the reference's neighbours rounding went on from frame to frame through the memory: 180-fold in 1,000."""
+    """In related implementations, rounding accumulated from frame to frame through the memory: 180-fold in 1,000."""
     exact = replace(CONFIG, dtype="float32")
     errors = []
     with fused_engine(CONFIG) as rounded, Engine(exact) as whole:

@@ -1,35 +1,24 @@
-"""On a GPU, captured steps give the plain network's numbers at every frame, over every edge, and move nothing back."""
+"""On a GPU, captured steps equal the plain network at every frame and edge, and allocate nothing that stays."""
 
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
+from retinad.pipeline.config import NetworkConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.frames import Features, Flag, Frame, TokenGroup
+from retinad.pipeline.frames import Flag, Frame
 
 from .engine_rig import frame, good
+from .gpu_rig import CONFIG, ERROR, NETWORKS, error
+from .output_rig import heads_with_mean
 
 pytestmark = pytest.mark.gpu
 
-NETWORK = NetworkConfig(channels=256, heads=4, depth=3, patch_embed="conv")
-DINO = NetworkConfig(channels=384, heads=6, depth=2, patch_embed="dinov2_vits14_reg")
-OUTPUT = OutputConfig(layers=(0, 1), tokens=tuple(TokenGroup), pool=2, dtype="float32")
-CONFIG = ModelConfig(
-    name="test", network=NETWORK, image_width=112, output=OUTPUT, device="cuda:0", dtype="bfloat16", attention="triton"
-)
-ERROR = 1.5e-2
-"""Of the norm of a frame's tokens. Each linear layer rounds its input to 8 bits (2e-3), and fused sums run in another
-order; three pairs of blocks add up to a few times that. A wrong key or position gives 0.1 and more."""
-
 FLOAT8_ERROR = 0.05
 
-HYBRID: tuple[MixerName, ...] = ("kda", "attention")
-NETWORKS = {"attention": NETWORK, "hybrid": replace(NETWORK, mixers=HYBRID), "dinov2": DINO}
 STREAMS = {
     "a": StreamConfig(2, 3, history_frames=4),
     "b": StreamConfig(1, 4, keyframe_interval=2, history_frames=3),
@@ -38,15 +27,8 @@ STREAMS = {
 }
 
 
-def error(actual: Features, expected: Features) -> float:
-    return max(
-        float(np.linalg.norm(one.data - other.data) / np.linalg.norm(other.data))
-        for one, other in zip(actual.tensors, expected.tensors, strict=True)
-    )
-
-
 def frames_of_step(number: int) -> list[Frame]:
-    """Streams join one after the other, and in some steps only some of them have a frame."""
+    """Streams join one after another, and in some steps only some of them have a frame."""
     cameras = [c for i, c in enumerate(STREAMS) if number >= 3 * i and (number + i) % 5]
     frames = [frame(camera, number, (112, 84)) for camera in cameras]
     if "d" in cameras and number % 7 == 0:
@@ -66,8 +48,8 @@ def test_captured_steps_equal_plain_ones_over_all_edges(network: NetworkConfig) 
                 engine.open_stream(camera, stream, ResizeMode.CROP)
         steps = [frames_of_step(number) for number in range(60)]
         for number, (frames, following) in enumerate(pairwise([*steps, []])):
-            # The captured ones have their pictures fitted while the step before runs.
-            outcomes = captured.step(frames, lambda running, ahead=following: captured.prepare(ahead))  # type: ignore[misc]
+            # The captured engine prefetches images while the previous step runs.
+            outcomes = captured.step(frames, lambda running, waiting=following: captured.prepare(waiting))  # type: ignore[misc]
             for actual, expected in zip(good(outcomes), good(plain.step(frames)), strict=True):
                 assert (actual.stamp, actual.epoch_frame, actual.keyframe, actual.flags) == (
                     expected.stamp,
@@ -76,12 +58,25 @@ def test_captured_steps_equal_plain_ones_over_all_edges(network: NetworkConfig) 
                     expected.flags,
                 )
                 assert error(actual, expected) <= ERROR, (number, actual.stamp.camera)
-        fused = captured._model_runner._fused
-        assert fused is not None
-        assert len(fused._graphs) >= 2, "steps of several sizes were replayed"
+        runner = captured.model_runner.graphs
+        assert runner is not None
+        assert len(runner.graphs) >= 2, "steps of several sizes were replayed"
 
 
-def test_graphs_are_made_anew_when_the_streams_memory_moves() -> None:
+def test_an_output_of_several_layers_is_the_same_in_captured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinad.pipeline.engine.engine.make_heads", heads_with_mean)
+    with Engine(replace(CONFIG, execution="plain", attention="dense")) as plain, Engine(CONFIG) as captured:
+        for engine in (plain, captured):
+            engine.open_stream("a", StreamConfig(1, 3), ResizeMode.CROP)
+        for number in range(8):
+            (actual,), (expected,) = (good(one.step([frame("a", number, (112, 84))])) for one in (captured, plain))
+            assert [tensor.name for tensor in actual.tensors][-2:] == ["mean/tokens", "mean/count"]
+            assert error(actual, expected) <= ERROR, number
+        assert captured.model_runner.graphs is not None
+        assert len(captured.model_runner.graphs.graphs) == 1
+
+
+def test_graphs_are_captured_again_when_the_streams_memory_moves() -> None:
     with Engine(CONFIG) as engine, Engine(CONFIG) as alone:
         for one in (engine, alone):
             one.open_stream("a", StreamConfig(1, 3), ResizeMode.CROP)
@@ -96,13 +91,13 @@ def test_graphs_are_made_anew_when_the_streams_memory_moves() -> None:
             assert error(actual, expected) <= ERROR, number
 
 
-def test_a_frame_that_is_not_finite_is_flagged_and_only_its_stream_begins_anew() -> None:
+def test_a_frame_that_is_not_finite_is_flagged_and_only_its_stream_is_reset() -> None:
     with Engine(replace(CONFIG, execution="captured")) as engine:
         for camera in "ab":
             engine.open_stream(camera, StreamConfig(1, 3), ResizeMode.CROP)
         for number in range(6):
             engine.step([frame(camera, number, (112, 84)) for camera in "ab"])
-        state = engine._streams["a"].state
+        state = engine.streams["a"].state
         assert state is not None
         for part in state.kept(0):
             part.fill_(float("nan"))
@@ -139,7 +134,7 @@ def test_a_memory_of_float8_takes_half_and_differs_by_its_rounding() -> None:
     assert 2 * sizes[0] == sizes[1]
 
 
-def test_a_stream_of_float8_goes_on_from_a_file_to_the_bit(tmp_path: Path) -> None:
+def test_a_stream_of_float8_continues_from_a_file_bit_for_bit(tmp_path: Path) -> None:
     config = replace(CONFIG, memory_dtype="float8_e4m3fn")
     stream = StreamConfig(2, 4, history_frames=4)
     with Engine(config) as engine, Engine(config) as resumed:

@@ -1,4 +1,4 @@
-"""Networks with `kda` blocks: their states are memory like any other, in epochs, faults, files and admission."""
+"""Networks with `kda` blocks: epochs, faults, files and admission treat their states like any other memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,15 +22,15 @@ HYBRID = replace(CONFIG, network=replace(CONFIG.network, mixers=("kda", "attenti
 DELTA = replace(CONFIG, network=replace(CONFIG.network, mixers=("kda",)))
 HEAD = 16
 STATE_BYTES = 2 * HEAD * HEAD * 4 + 3 * 3 * 32 * 4
-"""Of one block: a matrix a head, and the last three inputs of the convolution over queries, keys and values."""
+"""Bytes of one block: a matrix a head, and the last three inputs of the convolutions over queries, keys and values."""
 
 on_both = pytest.mark.parametrize("config", [HYBRID, DELTA], ids=["hybrid", "kda"])
 
 
 def states(engine: Engine, camera: str = "a") -> list[Tensor]:
-    state = engine._streams[camera].state
+    state = engine.streams[camera].state
     assert state is not None
-    layers = engine._config.delta_layers
+    layers = engine.pool.shape.states.layers
     return [part.clone() for index in range(layers) for part in state.states(index)]
 
 
@@ -48,13 +48,13 @@ def test_the_pattern_repeats_over_the_global_blocks_that_run() -> None:
     assert (config.attention_layers, config.delta_layers) == (1, 3)
     with Engine(config) as engine:
         assert engine.description.mixers == config.network.global_mixers
-        names = [type(block.attn).__name__ for block in model_of(engine).global_blocks]  # type: ignore[union-attr]
+        names = [type(block.attn).__name__ for block in model_of(engine).global_blocks]
     assert names == ["KimiDeltaAttention"] * 2 + ["Attention"] + ["KimiDeltaAttention"] * 2
 
 
 @on_both
 def test_a_stream_remembers_frames_that_have_left_the_window(config: ModelConfig) -> None:
-    """With nothing else in memory than two frames, a `kda` block still knows the first one."""
+    """With only two frames in memory, a `kda` block still knows the first one."""
     stream = StreamConfig(1, 1, history_frames=0)
     with Engine(config) as one, Engine(config) as other:
         for engine, first in ((one, 0), (other, 100)):
@@ -65,7 +65,7 @@ def test_a_stream_remembers_frames_that_have_left_the_window(config: ModelConfig
 
 
 @on_both
-def test_a_non_keyframe_reads_the_state_and_leaves_it_to_the_bit(config: ModelConfig) -> None:
+def test_a_non_keyframe_reads_the_state_without_changing_a_bit(config: ModelConfig) -> None:
     stream = replace(STREAM, keyframe_interval=3)
     with Engine(config) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
@@ -95,19 +95,19 @@ def test_streams_of_different_ages_and_keyframes_in_one_step_equal_each_alone(co
         assert_records(together[camera], alone, tolerance=1e-5)
 
 
-def spoil_picture(engine: Engine) -> None:
-    """The next picture is NaN in the model."""
-    original = engine._model_runner._model.forward
+def spoil_image(engine: Engine) -> None:
+    """Makes the next image NaN in the model."""
+    original = engine.model_runner.model.forward
 
     def forward(images: Tensor, *rest: object) -> object:
-        engine._model_runner._model.forward = original  # type: ignore[method-assign]
+        engine.model_runner.model.forward = original  # type: ignore[method-assign]
         return original(images.index_fill(0, torch.tensor([0]), float("nan")), *rest)  # type: ignore[arg-type]
 
-    engine._model_runner._model.forward = forward  # type: ignore[assignment, method-assign]
+    engine.model_runner.model.forward = forward  # type: ignore[assignment, method-assign]
 
 
 def break_scan(engine: Engine) -> None:
-    """The next call of the last `kda` layer raises after it has written its state."""
+    """Makes the next call of the last `kda` layer raise after it has written its state."""
     layer = [part for part in model_of(engine).modules() if isinstance(part, KimiDeltaAttention)][-1]
     original = layer.forward
 
@@ -120,8 +120,8 @@ def break_scan(engine: Engine) -> None:
 
 
 @on_both
-@pytest.mark.parametrize("spoil", [spoil_picture, break_scan], ids=["nan", "exception"])
-def test_after_a_fault_a_stream_equals_a_new_one_and_the_others_go_on(
+@pytest.mark.parametrize("spoil", [spoil_image, break_scan], ids=["nan", "exception"])
+def test_after_a_fault_a_stream_equals_a_new_one_and_the_others_continue(
     config: ModelConfig, spoil: Callable[[Engine], None]
 ) -> None:
     with Engine(config) as engine, Engine(config) as fresh:
@@ -146,7 +146,7 @@ def test_after_a_fault_a_stream_equals_a_new_one_and_the_others_go_on(
 
 @on_both
 @pytest.mark.parametrize("carry", [False, True])
-def test_a_saved_stream_goes_on_bit_for_bit_also_over_an_epoch(
+def test_a_saved_stream_continues_bit_for_bit_even_over_an_epoch(
     config: ModelConfig, carry: bool, tmp_path: Path
 ) -> None:
     stream = replace(STREAM, epoch_frames=7, carry_state=carry)
@@ -171,15 +171,15 @@ def test_a_file_of_other_mixers_is_refused(tmp_path: Path) -> None:
             other.load_state("a", tmp_path / "a.safetensors")
 
 
-def test_a_new_epoch_keeps_the_states_only_if_it_is_told_to() -> None:
-    """What is carried has scanned the frames that the epoch begins with, so these leave it to the bit."""
+def test_a_new_epoch_keeps_the_states_only_with_carry_state() -> None:
+    """A carried state has already scanned the frames that the epoch begins with, so they must not change it."""
     for carry in (False, True):
         with Engine(DELTA) as engine:
             engine.open_stream("a", replace(STREAM, epoch_frames=6, carry_state=carry), ResizeMode.CROP)
             play(engine, [frame("a", number) for number in range(6)])
             before = states(engine)
-            stream = engine._streams["a"]
-            engine._executor.renew([stream], 0)
+            stream = engine.streams["a"]
+            engine.executor.renew([stream], 0)
             same = all(torch.equal(one, other) for one, other in zip(before, states(engine), strict=True))
             assert same is carry
             (record,) = play(engine, [frame("a", 6)])
@@ -188,7 +188,7 @@ def test_a_new_epoch_keeps_the_states_only_if_it_is_told_to() -> None:
 
 
 @on_both
-def test_a_carried_state_is_not_kept_over_a_fault(config: ModelConfig) -> None:
+def test_a_carried_state_does_not_survive_a_fault(config: ModelConfig) -> None:
     stream = replace(STREAM, epoch_frames=6, carry_state=True)
     with Engine(config) as engine, Engine(config) as fresh:
         for one in (engine, fresh):

@@ -1,44 +1,70 @@
-"""Published tensors hold the tokens that their names say, in the format that was asked for, in memory of their own."""
+"""Published tensors hold the tokens that their names say, in the requested format, in memory of their own."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from retinad.pipeline.config import OutputConfig
-from retinad.pipeline.engine.outputs import PackedStep, TokenShape, fetch, gather, pack
-from retinad.pipeline.frames import FeatureTensor, TokenGroup
+from retinad.pipeline.config import DType, OutputConfig
+from retinad.pipeline.engine.host_copy import fetch
+from retinad.pipeline.engine.outputs import OutputHead, OutputHeads, StepTensors
+from retinad.pipeline.engine.token_outputs import TokenHead
+from retinad.pipeline.engine.token_shape import TokenShape
+from retinad.pipeline.frames import Numbers, OutputTensor, TokenGroup
 from retinad.pipeline.model.network import LayerOutput
+
+from .output_rig import MeanHead, across
 
 SHAPE = TokenShape(registers=4, grid=(5, 7), channels=6)
 ALL = tuple(TokenGroup)
+LAYERS = (1, 3)
 
 
-def outputs(frames: int = 2, seed: int = 0) -> tuple[LayerOutput, ...]:
+def layer_outputs(frames: int = 2, seed: int = 0) -> tuple[LayerOutput, ...]:
     generator = torch.Generator().manual_seed(seed)
     shape = (2, frames, SHAPE.tokens, SHAPE.channels)
-    values = [torch.randn(shape, generator=generator) for _ in (1, 3)]
-    return tuple(LayerOutput(layer, *pair) for layer, pair in zip((1, 3), values, strict=True))
+    values = [torch.randn(shape, generator=generator) for _ in LAYERS]
+    return tuple(LayerOutput(layer, *pair) for layer, pair in zip(LAYERS, values, strict=True))
 
 
-def packed_of(given: tuple[LayerOutput, ...], config: OutputConfig) -> PackedStep:
-    config = replace(config, layers=(1, 3))
-    return pack(fetch(gather(given, SHAPE, config), None).wait(), SHAPE, config)
+def token_heads(config: OutputConfig) -> list[OutputHead]:
+    config = replace(config, layers=LAYERS)
+    return [TokenHead(layer, config, checks_finite=layer == LAYERS[-1]) for layer in LAYERS]
 
 
-def by_name(tensors: tuple[FeatureTensor, ...]) -> dict[str, FeatureTensor]:
+def published(given: Sequence[LayerOutput], heads: Sequence[OutputHead]) -> StepTensors:
+    """What the heads publish; the tokens of a layer are overwritten once the next one is asked for."""
+
+    def layers() -> Iterator[LayerOutput]:
+        for layer in given:
+            valid = LayerOutput(layer.layer, layer.frame.clone(), across(layer).clone())
+            yield valid
+            valid.frame.fill_(-1)
+            across(valid).fill_(-1)
+
+    every = OutputHeads(heads)
+    return every.unpack(fetch(every.gather(layers(), SHAPE), None).wait(), SHAPE)
+
+
+def tokens_of(given: Sequence[LayerOutput], config: OutputConfig) -> StepTensors:
+    return published(given, token_heads(config))
+
+
+def by_name(tensors: tuple[OutputTensor, ...]) -> dict[str, OutputTensor]:
     return {tensor.name: tensor for tensor in tensors}
 
 
-def joined(output: LayerOutput, frame: int) -> np.ndarray:
-    return torch.cat((output.frame, output.across), dim=-1)[frame].numpy()
+def joined(output: LayerOutput, frame: int) -> Numbers:
+    numbers: Numbers = torch.cat(output.parts, dim=-1)[frame].numpy()
+    return numbers
 
 
 def test_groups_are_the_tokens_that_their_names_say() -> None:
-    given = outputs()
-    packed = packed_of(given, OutputConfig(tokens=ALL, dtype="float32", pool=4))
-    for frame, tensors in enumerate(packed.tensors):
+    given = layer_outputs()
+    results = tokens_of(given, OutputConfig(tokens=ALL, dtype="float32", pool=4))
+    for frame, tensors in enumerate(results.tensors):
         found = by_name(tensors)
         assert list(found) == [f"layer{layer}/{group}" for layer in (1, 3) for group in ALL]
         for output in given:
@@ -50,10 +76,10 @@ def test_groups_are_the_tokens_that_their_names_say() -> None:
 
 
 def test_pooling_averages_what_is_left_at_the_edges() -> None:
-    given = outputs()
-    packed = packed_of(given, OutputConfig(tokens=(TokenGroup.POOLED,), dtype="float32", pool=4))
+    given = layer_outputs()
+    results = tokens_of(given, OutputConfig(tokens=(TokenGroup.POOLED,), dtype="float32", pool=4))
     patches = joined(given[0], 1)[6:].reshape(5, 7, 12)
-    pooled = packed.tensors[1][0].data
+    pooled = results.tensors[1][0].data
     assert pooled.shape == (2, 2, 12)
     for row, column in np.ndindex(2, 2):
         mean = patches[4 * row : 4 * row + 4, 4 * column : 4 * column + 4].mean((0, 1))
@@ -61,41 +87,70 @@ def test_pooling_averages_what_is_left_at_the_edges() -> None:
 
 
 def test_bfloat16_travels_as_its_bits() -> None:
-    given = outputs(1)
-    packed = packed_of(given, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype="bfloat16"))
-    tensor = packed.tensors[0][0]
-    assert tensor.is_bfloat16
+    given = layer_outputs(1)
+    results = tokens_of(given, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype="bfloat16"))
+    tensor = results.tensors[0][0]
+    assert tensor.output.dtype == "bfloat16"
     assert tensor.data.dtype == np.uint16
-    expected = torch.cat((given[0].frame, given[0].across), dim=-1)[0, :1].to(torch.bfloat16)
+    expected = torch.cat(given[0].parts, dim=-1)[0, :1].to(torch.bfloat16)
     assert torch.equal(torch.from_numpy(tensor.data.copy()).view(torch.bfloat16), expected)
 
 
 def test_float16_is_rounded_and_overflows_to_infinity() -> None:
-    given = outputs(1)
-    given[1].across[0, 0, 0] = 1e6
-    packed = packed_of(given, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype="float16"))
-    camera = by_name(packed.tensors[0])["layer3/camera"].data
+    given = layer_outputs(1)
+    across(given[1])[0, 0, 0] = 1e6
+    results = tokens_of(given, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype="float16"))
+    camera = by_name(results.tensors[0])["layer3/camera"].data
     assert camera.dtype == np.float16
     assert np.isinf(camera[0, SHAPE.channels])
-    assert packed.finite == (True,)  # the model's own number was finite
+    assert results.finite == (True,)  # the model's own number was finite
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_a_number_that_is_not_finite_is_seen_in_its_frame_only(dtype: str, bad: float) -> None:
-    given = outputs(3)
-    given[1].across[1, -1, -1] = bad
-    packed = packed_of(given, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype=dtype))  # type: ignore[arg-type]
-    assert packed.finite == (True, False, True)
+def test_a_number_that_is_not_finite_is_seen_in_its_frame_only(dtype: DType, bad: float) -> None:
+    given = layer_outputs(3)
+    across(given[1])[1, -1, -1] = bad
+    results = tokens_of(given, OutputConfig(tokens=(TokenGroup.CAMERA,), dtype=dtype))
+    assert results.finite == (True, False, True)
 
 
 def test_arrays_are_contiguous_and_no_step_writes_to_anothers() -> None:
     config = OutputConfig(tokens=ALL)
-    first = packed_of(outputs(), config)
+    first = tokens_of(layer_outputs(), config)
     copies = [tensor.data.copy() for tensors in first.tensors for tensor in tensors]
-    second = packed_of(outputs(seed=1), config)
+    second = tokens_of(layer_outputs(seed=1), config)
     arrays = [tensor.data for tensors in first.tensors for tensor in tensors]
     assert all(array.flags.c_contiguous for array in arrays)
     assert all(np.array_equal(array, copy) for array, copy in zip(arrays, copies, strict=True))
     assert not any(np.shares_memory(arrays[0], tensor.data) for tensor in second.tensors[0])
     assert not np.shares_memory(arrays[0], arrays[1])
+
+
+def test_a_head_of_several_layers_runs_beside_the_tokens_though_their_memory_is_written_again() -> None:
+    given = layer_outputs(3)
+    config = OutputConfig(tokens=(TokenGroup.CAMERA,), dtype="float16")
+    results = published(given, [*token_heads(config), MeanHead(LAYERS)])
+    for frame, tensors in enumerate(results.tensors):
+        found = by_name(tensors)
+        assert list(found) == ["layer1/camera", "layer3/camera", "mean/tokens", "mean/count"]
+        expected = np.stack([across(layer)[frame].mean(0).numpy() for layer in given])
+        np.testing.assert_allclose(found["mean/tokens"].data, expected, rtol=0, atol=1e-6)
+        assert found["mean/count"].data == [SHAPE.tokens]
+        assert [tensor.output.dtype for tensor in tensors] == ["float16", "float16", "float32", "float32"]
+    assert results.finite == (True, True, True)
+
+
+def test_every_head_that_checks_can_find_a_frame_not_finite() -> None:
+    given = layer_outputs(3)
+    across(given[0])[0, 0, 0] = float("nan")  # in an earlier layer, which only the second head reads
+    across(given[1])[2, 0, 0] = float("inf")
+    heads = token_heads(OutputConfig(tokens=(TokenGroup.CAMERA,)))
+    assert published(given, heads).finite == (True, True, False)
+    assert published(given, [*heads, MeanHead(LAYERS)]).finite == (False, True, False)
+
+
+def test_heads_of_which_none_checks_the_deepest_layer_are_refused() -> None:
+    config = OutputConfig(layers=LAYERS)
+    with pytest.raises(ValueError, match="no output checks whether the numbers of layer 3 are finite"):
+        OutputHeads([TokenHead(1, config, checks_finite=True), TokenHead(3, config, checks_finite=False)])

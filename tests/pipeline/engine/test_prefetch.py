@@ -1,41 +1,43 @@
-"""Pictures fitted ahead give what those fitted in their step give; it is done when the step before is nearly over."""
+"""Prefetched images equal those preprocessed in their step; prefetching begins when a step is nearly over."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
+from torch import Tensor
 
 from retinad.pipeline.config import ResizeMode
-from retinad.pipeline.engine import prefetch as ahead
+from retinad.pipeline.engine import prefetch
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.executor import StepOutput
-from retinad.pipeline.engine.images import Pictures
-from retinad.pipeline.engine.outputs import HostCopy
-from retinad.pipeline.engine.prefetch import NAP_S, SPARE_FITTINGS, SPARE_SHARE, Prefetcher
-from retinad.pipeline.frames import Frame
+from retinad.pipeline.engine.host_copy import HostCopy
+from retinad.pipeline.engine.images import ImagePreprocessor
+from retinad.pipeline.engine.model_runner import WhileDeviceBusy
+from retinad.pipeline.engine.prefetch import NAP_S, PREPARE_SHARE, SPARE_SHARE, Prefetcher
+from retinad.pipeline.engine.preprocess import ResizeGeometry
+from retinad.pipeline.frames import Frame, Pixels
 
-from .engine_rig import CONFIG, STREAM, alone, assert_same, bad, frame, good
+from .engine_rig import CONFIG, STREAM, alone, assert_same, bad, frame, good, model_of
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sums of the pictures that were fitted."""
+    """Sums of the images that were preprocessed."""
     sums: list[int] = []
-    make = Pictures.make
+    make = ImagePreprocessor.make
 
-    def counted(pictures: Pictures, pixels: np.ndarray, geometry: object) -> object:
+    def counted(preprocessor: ImagePreprocessor, pixels: Pixels, geometry: ResizeGeometry) -> Tensor:
         sums.append(int(pixels.sum()))
-        return make(pictures, pixels, geometry)  # type: ignore[arg-type]
+        return make(preprocessor, pixels, geometry)
 
-    monkeypatch.setattr(Pictures, "make", counted)
+    monkeypatch.setattr(ImagePreprocessor, "make", counted)
     return sums
 
 
 @pytest.fixture
 def _gpu_like(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a step's numbers come later."""
+    """The device is busy, as on a GPU."""
     monkeypatch.setattr(HostCopy, "pending", property(lambda copy: True))
 
 
@@ -46,7 +48,7 @@ def opened(engine: Engine, *cameras: str, resize: ResizeMode = ResizeMode.CROP) 
 
 
 @pytest.mark.usefixtures("_gpu_like")
-def test_features_are_the_same_and_no_picture_is_fitted_twice(made: list[int]) -> None:
+def test_features_are_the_same_and_no_image_is_preprocessed_twice(made: list[int]) -> None:
     frames = [frame("a", number) for number in range(8)]
     expected = alone(frames)
     made.clear()
@@ -61,7 +63,7 @@ def test_features_are_the_same_and_no_picture_is_fitted_twice(made: list[int]) -
         assert_same(one, other, tolerance=0.0)
 
 
-def test_pixels_may_change_once_they_are_fitted() -> None:
+def test_pixels_may_change_once_they_are_prefetched() -> None:
     frames = [frame("a", number) for number in range(4)]
     expected = alone(frames)
     with opened(Engine(CONFIG), "a") as engine:
@@ -72,7 +74,7 @@ def test_pixels_may_change_once_they_are_fitted() -> None:
     assert_same(actual, expected[2], tolerance=0.0)
 
 
-def test_what_cannot_be_fitted_is_told_by_its_step_only(made: list[int]) -> None:
+def test_frames_that_cannot_be_preprocessed_fail_in_their_step_only(made: list[int]) -> None:
     thin = frame("a", 0, size=(640, 4))
     wrong = replace(frame("a", 1), pixels=np.zeros((3, 3, 3), np.uint8))
     with opened(Engine(CONFIG), "a") as engine:
@@ -83,7 +85,7 @@ def test_what_cannot_be_fitted_is_told_by_its_step_only(made: list[int]) -> None
     assert "expected uint8 [48, 64, 3]" in reasons[1]
 
 
-def test_a_picture_that_was_fitted_for_another_stream_is_fitted_again(made: list[int]) -> None:
+def test_an_image_prefetched_for_another_stream_is_preprocessed_again(made: list[int]) -> None:
     one = [frame("a", number) for number in range(2)]
     with opened(Engine(CONFIG), "a") as engine:
         engine.prepare(one)
@@ -95,60 +97,38 @@ def test_a_picture_that_was_fitted_for_another_stream_is_fitted_again(made: list
         assert_same(features, expected, tolerance=0.0)
 
 
-def test_pictures_that_no_step_took_are_kept_until_the_next_are_made() -> None:
-    with opened(Engine(CONFIG), "a") as engine:
-        engine.prepare([frame("a", number) for number in range(3)])
-        engine.prepare([frame("a", 3)])
-        assert len(engine._pictures._ahead) == 1
-
-
 @pytest.mark.usefixtures("_gpu_like")
-def test_meanwhile_is_called_once_when_the_last_forward_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_device_busy_is_called_once_during_the_last_forward_pass() -> None:
     calls: list[str] = []
     with opened(Engine(CONFIG), "a", "b") as engine:
-        run = engine._model_runner._model.forward
-
-        def forward(*arguments: object) -> object:
-            calls.append("forward")
-            return run(*arguments)
-
-        monkeypatch.setattr(engine._model_runner._model, "forward", forward)
+        model_of(engine).register_forward_pre_hook(lambda *_: calls.append("forward"))
         sizes = {"a": (64, 48), "b": (48, 64)}
         frames = [frame(camera, number, size) for number in range(3) for camera, size in sizes.items()]
-        good(engine.step(frames[:1], lambda running: calls.append("meanwhile")))
-        assert calls == [], "its frame waits for another"
-        good(engine.step(frames[1:], lambda running: calls.append("meanwhile")))
-    assert calls == ["forward"] * 4 + ["meanwhile"]
+        good(engine.step(frames[:1], lambda running: calls.append("busy")))
+        assert calls == [], "the frame waits for another"
+        good(engine.step(frames[1:], lambda running: calls.append("busy")))
+    assert calls == ["forward"] * 4 + ["busy"]
 
 
-def test_a_steps_parts_are_those_of_its_forwards_and_failures_come_first() -> None:
+def test_a_step_has_a_result_for_each_forward_pass_and_failures_come_first() -> None:
     sizes = {"a": (64, 48), "b": (48, 64), "c": (64, 48)}
     with opened(Engine(CONFIG), *sizes) as engine:
         frames = [frame(camera, number, size) for number in range(3) for camera, size in sizes.items()]
-        parts = list(engine.step_outputs([frame("nobody", 0), *frames]))
-        assert len(bad(parts[0].outcomes)) == 1
-        given = [[(one.stamp.camera, one.stamp.source_seq) for one in good(part.outcomes)] for part in parts[1:]]
-        assert [part.last for part in parts] == [False, False, False, False, True]
+        results = list(engine.step_outputs([frame("nobody", 0), *frames]))
+        assert len(bad(results[0].outcomes)) == 1
+        given = [[(one.stamp.camera, one.stamp.source_seq) for one in good(result.outcomes)] for result in results[1:]]
+        assert [result.last for result in results] == [False, False, False, False, True]
         block = [("a", 0), ("a", 1), ("c", 0), ("c", 1)]
         assert given == [block, [("b", 0), ("b", 1)], [("a", 2), ("c", 2)], [("b", 2)]]
 
 
-def test_on_a_cpu_records_wait_for_no_picture() -> None:
+def test_on_a_cpu_no_prefetch_delays_the_records() -> None:
     with opened(Engine(CONFIG), "a") as engine:
-        good(engine.step([frame("a", number) for number in range(3)], pytest.fail))
-
-
-@pytest.mark.parametrize("height", [1, 3, 1500, 1501])
-@pytest.mark.parametrize("width", [1, 1000])
-def test_several_threads_copy_every_row_of_a_large_picture(width: int, height: int) -> None:
-    source = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    target = np.zeros_like(source)
-    Pictures(torch.device("cpu"))._copy(target, source)
-    np.testing.assert_array_equal(target, source)
+        good(engine.step([frame("a", number) for number in range(3)], lambda running: pytest.fail("prefetched")))
 
 
 class Clock:
-    """Stands for the module `time`."""
+    """Replaces the module `time`."""
 
     def __init__(self) -> None:
         self.now_s = 5.0
@@ -163,17 +143,18 @@ class Clock:
 
 
 class TimedEngine:
-    """Runs as long as it is told, of which the host waits for all but the first millisecond."""
+    """Runs for `run_s`; the host waits for all but the first millisecond."""
 
-    def __init__(self, clock: Clock, fitting_s: float) -> None:
+    def __init__(self, clock: Clock, preprocessing_s: float) -> None:
         self.clock = clock
         self.run_s = 0.0
-        self.fitting_s = fitting_s
+        self.preprocessing_s = preprocessing_s
         self.prepared_s: list[float] = []
 
     def step_outputs(
-        self, frames: Sequence[Frame], while_device_busy: Callable[[Callable[[], bool]], None]
+        self, frames: Sequence[Frame], while_device_busy: WhileDeviceBusy | None = None
     ) -> Iterator[StepOutput]:
+        assert while_device_busy is not None
         self.clock.now_s += 0.001
         self.launched_s = self.clock.now_s
         while_device_busy(lambda: self.clock.now_s < self.launched_s + self.run_s)
@@ -182,20 +163,20 @@ class TimedEngine:
 
     def prepare(self, frames: Sequence[Frame]) -> None:
         self.prepared_s.append(self.clock.now_s - self.launched_s)
-        self.clock.now_s += self.fitting_s
+        self.clock.now_s += self.preprocessing_s
 
 
-def test_it_looks_shortly_before_the_end_and_holds_no_step_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_looks_shortly_before_the_end_and_delays_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(ahead, "time", clock)
-    engine = TimedEngine(clock, fitting_s=0.002)
+    monkeypatch.setattr(prefetch, "time", clock)
+    engine = TimedEngine(clock, preprocessing_s=0.002)
     waiting: list[Frame] = [frame("a", 0)]
     steps = Prefetcher(lambda: waiting)
 
     def step(run_s: float, frames: int = 1) -> float | None:
-        """After what part of the run it looked; None where it did not, and was late by a nap at most."""
+        """Seconds after the launch at which it looked; None if it did not, and the step was late by a nap at most."""
         engine.run_s, count = run_s, len(engine.prepared_s)
-        assert list(steps.step(engine, [frame("a", number) for number in range(frames)])) == [StepOutput([], last=True)]  # type: ignore[arg-type]
+        assert list(steps.step(engine, [frame("a", number) for number in range(frames)])) == [StepOutput([], last=True)]
         late_s = clock.now_s - engine.launched_s - run_s
         if len(engine.prepared_s) > count:
             assert late_s == pytest.approx(0.0)
@@ -204,21 +185,21 @@ def test_it_looks_shortly_before_the_end_and_holds_no_step_up(monkeypatch: pytes
         return None
 
     def expected(run_s: float) -> float:
-        return (1 - SPARE_SHARE) * run_s - SPARE_FITTINGS * 0.002
+        return (1 - SPARE_SHARE) * run_s - PREPARE_SHARE * 0.002
 
     assert step(0.1) == 0.0, "nothing is known yet"
     assert step(0.1) == pytest.approx(expected(0.1))
     assert step(0.2) == pytest.approx(expected(0.1))
-    assert step(0.1, frames=3) == 0.0, "of other steps nothing is known"
+    assert step(0.1, frames=3) == 0.0, "nothing is known of steps of another size"
     assert step(0.1) is None, "shorter than the last one"
     assert step(0.1) == pytest.approx(expected(0.1), abs=NAP_S)
     assert step(60.0) is not None
-    assert step(0.005) is None, "the last one was held up: this one is not"
+    assert step(0.005) is None, "the last one was delayed: this one is not"
 
 
-def test_where_nothing_waits_nothing_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_no_frame_waiting_nothing_is_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(ahead, "time", clock)
-    engine = TimedEngine(clock, fitting_s=0.002)
-    assert list(Prefetcher(lambda: []).step(engine, [frame("a", 0)])) == [StepOutput([], last=True)]  # type: ignore[arg-type]
+    monkeypatch.setattr(prefetch, "time", clock)
+    engine = TimedEngine(clock, preprocessing_s=0.002)
+    assert list(Prefetcher(lambda: []).step(engine, [frame("a", 0)])) == [StepOutput([], last=True)]
     assert engine.prepared_s == []

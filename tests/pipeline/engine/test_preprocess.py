@@ -1,4 +1,4 @@
-"""The picture that the model sees is Pillow's, and every model pixel is traced back to its source pixel."""
+"""The model's image equals Pillow's, and every model pixel maps back to its source pixel."""
 
 import contextlib
 
@@ -10,39 +10,38 @@ from PIL import Image
 
 from retinad.pipeline.config import ResizeMode
 from retinad.pipeline.engine.preprocess import ResizeGeometry, preprocess, resize_geometry
-from retinad.pipeline.frames import Size
+from retinad.pipeline.frames import Pixels, Size
 
 CPU = torch.device("cpu")
 WIDTH, PATCH = 518, 14
 LEVEL = 1 / 255
-Picture = npt.NDArray[np.uint8]
 
 
-def noise(size: Size, seed: int = 0) -> Picture:
-    """uint8 [height, width, 3]: the hardest case, since every pixel overshoots."""
+def noise(size: Size, seed: int = 0) -> Pixels:
+    """Pixels uint8 [height, width, 3]: the hardest case, since every pixel overshoots."""
     return np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
 
 
-def run(pixels: Picture, mode: ResizeMode, width: int = WIDTH) -> tuple[ResizeGeometry, npt.NDArray[np.float32]]:
+def run(pixels: Pixels, mode: ResizeMode, width: int = WIDTH) -> tuple[ResizeGeometry, npt.NDArray[np.float32]]:
     geometry = resize_geometry((pixels.shape[1], pixels.shape[0]), mode, width, PATCH)
     return geometry, preprocess(pixels, geometry, CPU).permute(1, 2, 0).numpy()
 
 
-def pillow_crop(bgr: Picture, width: int) -> npt.NDArray[np.float64]:
-    """What the checkpoints were trained on, as the specification words it."""
-    picture = Image.fromarray(bgr[:, :, ::-1].copy())
-    height = round(picture.height * width / picture.width / PATCH) * PATCH
-    resized = np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC))
+def pillow_crop(bgr: Pixels, width: int) -> npt.NDArray[np.float64]:
+    """The preprocessing with which the checkpoints were trained, written from the specification."""
+    image = Image.fromarray(bgr[:, :, ::-1].copy())
+    height = round(image.height * width / image.width / PATCH) * PATCH
+    resized = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
     top = (height - width) // 2 if height > width else 0
     return resized[top : top + width] / 255
 
 
-def pillow_pad(bgr: Picture, width: int) -> npt.NDArray[np.float64]:
-    picture = Image.fromarray(bgr[:, :, ::-1].copy())
-    larger = max(picture.size)
-    size = tuple(width if side == larger else round(side * width / larger / PATCH) * PATCH for side in picture.size)
+def pillow_pad(bgr: Pixels, width: int) -> npt.NDArray[np.float64]:
+    image = Image.fromarray(bgr[:, :, ::-1].copy())
+    larger = max(image.size)
+    size = tuple(width if side == larger else round(side * width / larger / PATCH) * PATCH for side in image.size)
     square = Image.new("RGB", (width, width), (255, 255, 255))
-    resized = picture.resize((size[0], size[1]), Image.Resampling.BICUBIC)
+    resized = image.resize((size[0], size[1]), Image.Resampling.BICUBIC)
     square.paste(resized, ((width - size[0]) // 2, (width - size[1]) // 2))
     return np.asarray(square) / 255
 
@@ -52,7 +51,7 @@ SIZES = [(640, 480), (1920, 1080), (720, 1280), (518, 378), (100, 75), (1, 1), (
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("mode", ResizeMode)
-def test_pictures_equal_pillows_to_one_level(size: Size, mode: ResizeMode) -> None:
+def test_images_equal_pillows_to_one_level(size: Size, mode: ResizeMode) -> None:
     """One level of 255: Pillow rounds its filter weights to 22 bits and halves upwards, torch halves to even."""
     pixels = noise(size)
     geometry, actual = run(pixels, mode)
@@ -70,8 +69,8 @@ def test_heights_are_rounded_as_python_rounds() -> None:
     assert resize_geometry((140, 49), ResizeMode.CROP, 140, PATCH).grid == (4, 10)
 
 
-def test_pad_keeps_all_of_a_portrait_picture() -> None:
-    """Public fault (vggt#32): portrait pictures silently lost their top and bottom."""
+def test_pad_keeps_all_of_a_portrait_image() -> None:
+    """A known fault elsewhere (vggt#32): portrait images silently lost their top and bottom."""
     geometry = resize_geometry((720, 1280), ResizeMode.PAD, WIDTH, PATCH)
     (a, _, c), (_, e, f) = geometry.to_source
     left, top = geometry.pad_left, geometry.pad_top
@@ -82,14 +81,14 @@ def test_pad_keeps_all_of_a_portrait_picture() -> None:
 
 @pytest.mark.parametrize("mode", ResizeMode)
 @pytest.mark.parametrize("size", [(720, 1280), (1280, 720), (333, 517)], ids=str)
-def test_a_dot_is_found_where_the_mapping_says(size: Size, mode: ResizeMode) -> None:
+def test_a_dot_is_where_the_mapping_says(size: Size, mode: ResizeMode) -> None:
     """The centre of mass of a bright square, mapped back, is its centre in the source within half a pixel."""
     width, height = size
     centre = (width * 3 // 4, height // 2 - 9)
     pixels = np.zeros((height, width, 3), np.uint8)
     pixels[centre[1] - 8 : centre[1] + 9, centre[0] - 8 : centre[0] + 9] = 255
-    geometry, picture = run(pixels, mode)
-    inside = picture[
+    geometry, image = run(pixels, mode)
+    inside = image[
         geometry.pad_top : geometry.pad_top + min(geometry.resized[1], geometry.model_size[1]),
         geometry.pad_left : geometry.pad_left + geometry.resized[0],
         0,
@@ -102,7 +101,7 @@ def test_a_dot_is_found_where_the_mapping_says(size: Size, mode: ResizeMode) -> 
 
 
 def test_intrinsics_follow_the_mapping() -> None:
-    """A known pinhole: project into the source, into the model's picture, and back to the same ray."""
+    """A known pinhole camera: a point projected to the source and to the model's image is on the same ray."""
     geometry = resize_geometry((1920, 1080), ResizeMode.CROP, WIDTH, PATCH)
     (a, _, c), (_, e, f) = geometry.to_source
     focal, centre = (1500.0, 1480.0), (955.0, 542.0)
@@ -116,9 +115,9 @@ def test_intrinsics_follow_the_mapping() -> None:
 def test_blue_green_red_becomes_red_green_blue_from_0_to_1() -> None:
     red = np.zeros((30, 40, 3), np.uint8)
     red[:, :, 2] = 255
-    _, picture = run(red, ResizeMode.CROP, 56)
-    assert picture[..., 0].min() == 1.0
-    assert picture[..., 1:].max() == 0.0
+    _, image = run(red, ResizeMode.CROP, 56)
+    assert image[..., 0].min() == 1.0
+    assert image[..., 1:].max() == 0.0
 
 
 @pytest.mark.parametrize(
@@ -131,23 +130,23 @@ def test_blue_green_red_becomes_red_green_blue_from_0_to_1() -> None:
     ],
     ids=["float", "alpha", "grey", "turned"],
 )
-def test_another_format_is_refused(pixels: Picture) -> None:
+def test_another_format_is_refused(pixels: Pixels) -> None:
     with pytest.raises(ValueError, match=r"expected uint8 \[30, 40, 3\], got"):
         preprocess(pixels, resize_geometry((40, 30), ResizeMode.CROP, 56, PATCH), CPU)
 
 
 def test_padding_is_white_and_says_where() -> None:
-    geometry, picture = run(np.zeros((480, 640, 3), np.uint8), ResizeMode.PAD)
+    geometry, image = run(np.zeros((480, 640, 3), np.uint8), ResizeMode.PAD)
     assert geometry.resized == (518, 392)
     assert (geometry.pad_left, geometry.pad_top) == (0, 63)
-    assert picture[: geometry.pad_top].min() == picture[geometry.pad_top + 392 :].min() == 1.0
-    assert picture[geometry.pad_top : geometry.pad_top + 392].max() == 0.0
+    assert image[: geometry.pad_top].min() == image[geometry.pad_top + 392 :].min() == 1.0
+    assert image[geometry.pad_top : geometry.pad_top + 392].max() == 0.0
 
 
 @pytest.mark.parametrize("mode", ResizeMode)
 @pytest.mark.parametrize("width", [1, 2, 13, 518, 8000])
 @pytest.mark.parametrize("height", [1, 3, 700, 9000])
-def test_every_size_gives_a_picture_or_says_which_it_was(width: int, height: int, mode: ResizeMode) -> None:
+def test_every_size_becomes_an_image_or_is_named_in_the_error(width: int, height: int, mode: ResizeMode) -> None:
     if max(width, height) > 16 * min(width, height):
         with contextlib.suppress(ValueError):
             resize_geometry((width, height), mode, WIDTH, PATCH)
@@ -166,17 +165,17 @@ def test_every_size_gives_a_picture_or_says_which_it_was(width: int, height: int
         ((10, 1000), ResizeMode.CROP, "resize = 'pad'"),
     ],
 )
-def test_a_refused_picture_says_why(size: Size, mode: ResizeMode, reason: str) -> None:
+def test_a_refused_image_says_why(size: Size, mode: ResizeMode, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         resize_geometry(size, mode, WIDTH, PATCH)
 
 
-def test_a_read_only_view_of_shared_memory_is_taken_and_let_go() -> None:
+def test_a_read_only_view_of_shared_memory_is_accepted_and_released() -> None:
     pixels = noise((64, 48))
     pixels.flags.writeable = False
     geometry = resize_geometry((64, 48), ResizeMode.CROP, 64 - 64 % PATCH, PATCH)
-    picture = preprocess(pixels, geometry, CPU)
-    before = picture.clone()
+    image = preprocess(pixels, geometry, CPU)
+    before = image.clone()
     pixels.flags.writeable = True
     pixels[:] = 0
-    assert torch.equal(picture, before)
+    assert torch.equal(image, before)

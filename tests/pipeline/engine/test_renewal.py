@@ -1,4 +1,4 @@
-"""An epoch that is told to end is followed by what follows one that ended there by itself, or by a fresh stream."""
+"""After a requested end of an epoch, a stream continues as if the epoch had been that long, or as a new stream."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,13 +29,13 @@ on_both = pytest.mark.parametrize(
 
 
 def step(engine: Engine, frames: Sequence[Frame], length: int) -> list[Features]:
-    """Frames in steps of so many."""
+    """Run frames in steps of `length`."""
     starts = range(0, len(frames), length)
     return [record for start in starts for record in good(engine.step(frames[start : start + length]))]
 
 
 def assert_equal(actual: Sequence[Features], expected: Sequence[Features]) -> None:
-    """To the bit."""
+    """Bit for bit."""
     for one, other in zip(actual, expected, strict=True):
         assert (one.stamp, one.epoch, one.epoch_frame, one.keyframe, one.flags, one.context) == (
             other.stamp,
@@ -51,10 +51,8 @@ def assert_equal(actual: Sequence[Features], expected: Sequence[Features]) -> No
 @on_both
 @pytest.mark.parametrize("carry", [False, True], ids=["", "carried"])
 @pytest.mark.parametrize("run", [1, 3], ids=["single", "runs"])
-def test_what_follows_is_what_follows_an_epoch_that_ended_there_by_itself(
-    config: ModelConfig, carry: bool, run: int
-) -> None:
-    """Told twice, it has ended once; what follows is one epoch of the oracle, whose next one would end, too."""
+def test_a_requested_end_equals_an_epoch_of_that_length(config: ModelConfig, carry: bool, run: int) -> None:
+    """Two requests end one epoch. Compared with one epoch of the oracle, whose next one would end as well."""
     stream = replace(EPOCHS, carry_state=carry, run_frames=run)
     with Engine(config) as engine, Engine(config) as oracle:
         engine.open_stream("a", stream, ResizeMode.CROP)
@@ -70,7 +68,7 @@ def test_what_follows_is_what_follows_an_epoch_that_ended_there_by_itself(
 
 @on_both
 @pytest.mark.parametrize("run", [1, 3], ids=["single", "runs"])
-def test_without_epochs_what_follows_is_a_fresh_stream(config: ModelConfig, run: int) -> None:
+def test_without_epochs_the_stream_continues_like_a_new_one(config: ModelConfig, run: int) -> None:
     stream = replace(ENDLESS, run_frames=run)
     with Engine(config) as engine, Engine(config) as fresh:
         for one in (engine, fresh):
@@ -86,7 +84,7 @@ def test_without_epochs_what_follows_is_a_fresh_stream(config: ModelConfig, run:
 
 
 @pytest.mark.parametrize("stream", [EPOCHS, ENDLESS], ids=["epochs", "endless"])
-def test_frames_that_wait_for_a_first_block_go_on_waiting(stream: StreamConfig) -> None:
+def test_frames_that_wait_for_a_first_block_continue_to_wait(stream: StreamConfig) -> None:
     stream = replace(stream, scale_frames=3)
     with Engine(CONFIG) as engine, Engine(CONFIG) as other:
         for one in (engine, other):
@@ -98,7 +96,7 @@ def test_frames_that_wait_for_a_first_block_go_on_waiting(stream: StreamConfig) 
 
 
 @pytest.mark.parametrize("stream", [EPOCHS, ENDLESS], ids=["epochs", "endless"])
-def test_another_stream_of_the_same_steps_does_not_notice(stream: StreamConfig) -> None:
+def test_another_stream_in_the_same_steps_is_not_affected(stream: StreamConfig) -> None:
     found: dict[bool, list[Features]] = {}
     frames = [(one, frame("b", number)) for number, one in enumerate(FRAMES)]
     for renew in (False, True):
@@ -118,7 +116,7 @@ def test_another_stream_of_the_same_steps_does_not_notice(stream: StreamConfig) 
         assert_same(one, other, tolerance=1e-5 if stream is ENDLESS else 0)  # "a" waits, so that "b" runs alone
 
 
-def test_a_break_before_the_next_frame_begins_one_epoch_from_nothing() -> None:
+def test_a_break_before_the_next_frame_begins_one_empty_epoch() -> None:
     after = [frame("a", number, (96, 48)) for number in range(END, END + 4)]
     with Engine(CONFIG) as engine, Engine(CONFIG) as fresh:
         for one in (engine, fresh):
@@ -131,7 +129,7 @@ def test_a_break_before_the_next_frame_begins_one_epoch_from_nothing() -> None:
             assert_same(record, expected, tolerance=0)
 
 
-def test_a_file_remembers_that_the_epoch_was_told_to_end(tmp_path: Path) -> None:
+def test_a_file_records_that_the_epoch_was_ended(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     with Engine(CONFIG) as engine, Engine(CONFIG) as resumed:
         engine.open_stream("a", EPOCHS, ResizeMode.CROP)
@@ -151,7 +149,7 @@ def test_without_epochs_there_is_nothing_to_save_then(tmp_path: Path) -> None:
         engine.open_stream("a", ENDLESS, ResizeMode.CROP)
         play(engine, FRAMES[:END])
         engine.renew_stream("a")
-        with pytest.raises(StateError, match="remembers nothing yet"):
+        with pytest.raises(StateError, match="has no memory yet"):
             engine.save_state("a", tmp_path / "a.safetensors")
 
 

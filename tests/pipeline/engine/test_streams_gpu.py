@@ -1,4 +1,4 @@
-"""On a CUDA device epochs and saved streams do what they do on the CPU."""
+"""On a CUDA device, epochs and saved streams behave as on the CPU."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,18 +33,18 @@ def run(config: ModelConfig, frames: Sequence[Frame], stream: StreamConfig = EPO
 
 
 @pytest.mark.parametrize("config", [DENSE, replace(DENSE, attention="auto"), replace(DENSE, dtype="float32")], ids=str)
-def test_an_epoch_is_a_new_stream_that_began_with_the_last_frames(config: ModelConfig) -> None:
+def test_an_epoch_equals_a_new_stream_that_began_with_the_last_frames(config: ModelConfig) -> None:
     frames = [frame("a", number) for number in range(14)]
     records = run(config, frames)
     assert [record.epoch for record in records] == [0] * 8 + [1] * 6
-    # Without epochs the memory is longer; a float32 kernel is chosen by addresses, too, and sums in another order.
+    # Without epochs the memory is longer; float32 kernels are also chosen by addresses, and sum in another order.
     tolerance = 1e-5 if config.dtype == "float32" else 0
     for actual, expected in zip(records[8:], run(config, frames[6:], replace(EPOCHS, epoch_frames=0))[2:], strict=True):
         assert_same(actual, expected, tolerance)
 
 
 @pytest.mark.parametrize("config", [DENSE, replace(DENSE, attention="auto")], ids=str)
-def test_a_stream_goes_on_from_its_file(config: ModelConfig, tmp_path: Path) -> None:
+def test_a_stream_continues_from_its_file(config: ModelConfig, tmp_path: Path) -> None:
     frames = [frame("a", number) for number in range(14)]
     whole = run(config, frames)
     for count in (2, 7, 11):
@@ -59,7 +59,7 @@ def test_a_stream_goes_on_from_its_file(config: ModelConfig, tmp_path: Path) -> 
                 assert_same(actual, expected, tolerance=0)
 
 
-def test_a_file_goes_from_one_device_to_the_other(tmp_path: Path) -> None:
+def test_a_file_can_be_restored_on_another_device(tmp_path: Path) -> None:
     frames = [frame("a", number) for number in range(10)]
     gpu = replace(DENSE, dtype="float32")
     whole = run(replace(gpu, device="cpu"), frames)
@@ -72,11 +72,11 @@ def test_a_file_goes_from_one_device_to_the_other(tmp_path: Path) -> None:
         engine.load_state("a", tmp_path / "a")
         for actual, expected in zip(good(engine.step([frames[6]])), whole[6:7], strict=True):
             for one, other in zip(actual.tensors, expected.tensors, strict=True):
-                # Pictures made on a GPU may differ by a level of 255 in places, which is 4e-3 of a pixel.
+                # Images made on a GPU may differ by one level of 255 in places, which is 4e-3.
                 assert np.abs(one.data - other.data).max() <= 1e-3 * np.abs(other.data).max()
 
 
-def test_pictures_come_back_from_bytes_as_they_were() -> None:
+def test_images_are_restored_from_bytes_unchanged() -> None:
     device = torch.device("cuda:0")
     recent = ReplayBuffer(1)
     for size in ((64, 48), (200, 150)):

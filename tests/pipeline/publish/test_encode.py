@@ -7,8 +7,18 @@ import numpy as np
 import pytest
 
 from retinad.client.wire import ContextHeader, FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
-from retinad.pipeline.frames import Context, Features, FeatureTensor, Flag, FrameStamp, TokenGroup
-from retinad.pipeline.publish.encode import features_header, tensor_bytes
+from retinad.pipeline.frames import (
+    Context,
+    Features,
+    Flag,
+    FrameStamp,
+    Output,
+    OutputKind,
+    OutputTensor,
+    TokenGroup,
+    TokenOutput,
+)
+from retinad.pipeline.publish.encode import features_header, tensor_bytes, tensor_header
 
 MODEL = ModelHeader(name="tiny", weights="random:0", mixers=("softmax",))
 FEATURES = Features(
@@ -21,8 +31,8 @@ FEATURES = Features(
     grid=(28, 37),
     to_source=((1.5, 0.0, 0.25), (0.0, 1.25, -0.5)),
     tensors=(
-        FeatureTensor("layer3/pooled", 3, TokenGroup.POOLED, np.zeros((2, 3, 4), np.float16)),
-        FeatureTensor("layer5/camera", 5, TokenGroup.CAMERA, np.zeros((1, 8), np.uint16), is_bfloat16=True),
+        OutputTensor(TokenOutput.of(3, TokenGroup.POOLED, (2, 3, 4), "float16"), np.zeros((2, 3, 4), np.float16)),
+        OutputTensor(TokenOutput.of(5, TokenGroup.CAMERA, (1, 8), "bfloat16"), np.zeros((1, 8), np.uint16)),
     ),
     latency_us={"queue": 10, "preprocess": 20, "model": 30},
     context=Context(frames=72, history_frames=8, forgotten_frames=3),
@@ -69,8 +79,31 @@ def test_a_header_says_what_the_features_are() -> None:
 
 def test_a_tensors_bytes_are_its_own_memory() -> None:
     data = np.arange(6, dtype=np.float16).reshape(2, 3)
-    view = tensor_bytes(FeatureTensor("layer0/patch", 0, TokenGroup.PATCH, data))
+    view = tensor_bytes(OutputTensor(TokenOutput.of(0, TokenGroup.PATCH, (2, 3), "float16"), data))
     assert bytes(view) == data.tobytes()
     assert np.shares_memory(np.frombuffer(view, np.float16), data)
     with pytest.raises(ValueError, match="layer0/patch is not C-contiguous"):
-        tensor_bytes(FeatureTensor("layer0/patch", 0, TokenGroup.PATCH, data.T))
+        tensor_bytes(OutputTensor(TokenOutput.of(0, TokenGroup.PATCH, (3, 2), "float16"), data.T))
+
+
+def test_a_header_of_tokens_has_the_bytes_that_it_always_had() -> None:
+    """Clients in other languages index by these keys, and some by their order."""
+    tensor = OutputTensor(TokenOutput.of(3, TokenGroup.PATCH, (2, 3), "float16"), np.zeros((2, 3), np.float16))
+    expected = {"name": "layer3/patch", "dtype": "<f2", "shape": [2, 3], "nbytes": 12, "layer": 3, "group": "patch"}
+    assert msgspec.msgpack.encode(tensor_header(tensor)) == msgspec.msgpack.encode(expected)
+
+
+def test_an_output_that_is_not_tokens_has_neither_layer_nor_group() -> None:
+    output = Output("pose/encoding", (9,), "float32", OutputKind.FEATURES)
+    header = tensor_header(OutputTensor(output, np.zeros(9, np.float32)))
+    expected = {"name": "pose/encoding", "dtype": "<f4", "shape": [9], "nbytes": 36}
+    assert msgspec.msgpack.encode(header) == msgspec.msgpack.encode(expected)
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(header), type=TensorHeader)
+    assert (decoded.layer, decoded.group) == (None, None)
+
+
+def test_a_tensor_has_the_form_that_its_output_declares() -> None:
+    output = TokenOutput.of(3, TokenGroup.PATCH, (2, 3), "float16")
+    for wrong in (np.zeros((3, 2), np.float16), np.zeros((2, 3), np.float32)):
+        with pytest.raises(ValueError, match="output layer3/patch must be float16"):
+            OutputTensor(output, wrong)

@@ -23,7 +23,7 @@ from retinad.client import CurveKeys, FeaturesRecord, HelloRecord, Kind, Subscri
 from retinad.client.wire import EndHeader, HelloHeader, ModelHeader, StatusHeader, decode
 from retinad.pipeline.config import CurveConfig, PublishConfig
 from retinad.pipeline.errors import PublishError
-from retinad.pipeline.frames import Features, FeatureTensor, Flag, FrameStamp, TokenGroup
+from retinad.pipeline.frames import DType, Features, Flag, FrameStamp, Numbers, OutputTensor, TokenGroup, TokenOutput
 from retinad.pipeline.publish import socket as publish_socket
 from retinad.pipeline.publish.endpoints import check_endpoints
 from retinad.pipeline.publish.publisher import Publisher
@@ -32,11 +32,13 @@ from retinad.pipeline.publish.zap import zap_reply
 from ...client.zmtp import GREETING, frame, ready
 
 TCP = "tcp://127.0.0.1:0"
+DTYPES: dict[str, DType] = {"f2": "float16", "f4": "float32", "u2": "bfloat16"}
 
 
-def make_features(camera: str, seq: int, data: "np.ndarray | None" = None, *, bfloat16: bool = False) -> Features:
+def make_features(camera: str, seq: int, data: Numbers | None = None) -> Features:
     stamp = FrameStamp(camera, 0, seq, time.time_ns(), time.monotonic_ns(), None, (640, 480))
     patch = np.full((2, 3, 4), seq, np.float16) if data is None else data
+    output = TokenOutput.of(3, TokenGroup.PATCH, patch.shape, DTYPES[patch.dtype.str[1:]])
     return Features(
         stamp=stamp,
         epoch=0,
@@ -46,7 +48,7 @@ def make_features(camera: str, seq: int, data: "np.ndarray | None" = None, *, bf
         model_size=(518, 392),
         grid=(2, 3),
         to_source=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0)),
-        tensors=(FeatureTensor("layer3/patch", 3, TokenGroup.PATCH, patch, bfloat16),),
+        tensors=(OutputTensor(output, patch),),
         latency_us={"queue": 10, "preprocess": 20, "model": 30},
     )
 
@@ -109,7 +111,7 @@ def test_a_record_arrives_as_it_was_made() -> None:
 def test_bfloat16_arrives_exactly_as_float32() -> None:
     with make_publisher() as publisher, Subscriber(publisher.endpoints[0], timeout_s=5) as subscriber:
         poll_until(publisher, "subscriptions_total", 2)
-        features = make_features("cam1", 0, np.array([0x3F80, 0xC020], np.uint16), bfloat16=True)
+        features = make_features("cam1", 0, np.array([0x3F80, 0xC020], np.uint16))
         publisher.publish_features(features, seq=0, dropped_total=0, failed_total=0, model_done_ns=0)
         record = subscriber.receive()
     assert isinstance(record, FeaturesRecord)

@@ -1,4 +1,4 @@
-"""Several frames of a stream in one step give the numbers of one by one, over all edges: of windows, epochs, sizes."""
+"""Several frames of a stream in one step equal single steps, over all edges: of windows, epochs, sizes."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,23 +8,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from retinad.pipeline.config import Attention, MixerName, ModelConfig, ResizeMode, RetentionConfig, StreamConfig
+from retinad.pipeline.config import AttentionName, MixerName, ModelConfig, ResizeMode, RetentionConfig, StreamConfig
 from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.outputs import OutputHeads
 from retinad.pipeline.frames import Features, Flag, Frame
 
 from .engine_rig import CONFIG, assert_same, frame, good
 
 HYBRID: tuple[MixerName, ...] = ("kda", "attention")
 TOLERANCE = 1e-4
-"""Of outputs of about 3: what the product promises in float32; sums of other lengths round differently."""
+"""For outputs of about 3: the promised accuracy in float32; sums of other lengths round differently."""
 
 
-def model(mixers: tuple[MixerName, ...], attention: Attention = "dense") -> ModelConfig:
+def model(mixers: tuple[MixerName, ...], attention: AttentionName = "dense") -> ModelConfig:
     return replace(CONFIG, network=replace(CONFIG.network, mixers=mixers), attention=attention)
 
 
 def run(config: ModelConfig, stream: StreamConfig, frames: Sequence[Frame], lengths: Sequence[int]) -> list[Features]:
-    """All frames, in steps of so many, over and over, and what waits at the end."""
+    """Run all frames in steps whose lengths repeat, and flush at the end."""
     given, left = list[Features](), list(frames)
     with Engine(config) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
@@ -66,22 +67,22 @@ STREAMS = {
 
 @pytest.mark.parametrize("mixers", [("attention",), HYBRID, ("kda",)], ids=["attention", "hybrid", "kda"])
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
-def test_runs_of_any_length_equal_single_frames(stream: StreamConfig, mixers: tuple[MixerName, ...]) -> None:
+def test_chunks_of_any_length_equal_single_frames(stream: StreamConfig, mixers: tuple[MixerName, ...]) -> None:
     frames = [frame("a", number) for number in range(max(26, 2 * stream.window + 4))]
     expected = run(model(mixers), stream, frames, [1])
     for lengths in ((2,), (7,), (32,), (1, 5, 3)):
         assert_equal(run(model(mixers), replace(stream, run_frames=max(lengths)), frames, lengths), expected)
 
 
-def test_runs_of_endless_streams_are_cut_to_single_frames_where_pages_are_read() -> None:
-    """Their history goes round in its places, which no page table can say; with epochs it does not."""
+def test_endless_streams_take_single_frames_where_whole_pages_are_read() -> None:
+    """Their history ring wraps, which a page table cannot express; with epochs it does not wrap."""
     frames = [frame("a", number) for number in range(40)]
     for stream in (StreamConfig(2, 6, history_frames=3), StreamConfig(2, 6, epoch_frames=15)):
         expected = run(model(HYBRID), stream, frames, [1])
         assert_equal(run(model(HYBRID, "paged"), replace(stream, run_frames=4), frames, [4]), expected)
 
 
-def test_a_new_size_or_connection_within_a_run_begins_a_new_epoch_there() -> None:
+def test_a_new_size_or_connection_within_a_chunk_begins_a_new_epoch_there() -> None:
     sizes = [(64, 48)] * 5 + [(64, 24)] * 5 + [(64, 48)] * 4
     frames = [frame("a", number, size, stream_epoch=number // 12) for number, size in enumerate(sizes)]
     stream = StreamConfig(2, 3)
@@ -91,7 +92,7 @@ def test_a_new_size_or_connection_within_a_run_begins_a_new_epoch_there() -> Non
         assert_equal(run(model(HYBRID), replace(stream, run_frames=4), frames, lengths), expected)
 
 
-def test_runs_of_several_streams_in_one_step_equal_each_alone() -> None:
+def test_chunks_of_several_streams_in_one_step_equal_each_alone() -> None:
     streams = {"a": StreamConfig(2, 4, run_frames=4), "b": StreamConfig(1, 5, 2, run_frames=3), "c": StreamConfig(3, 2)}
     frames = {camera: [frame(camera, number) for number in range(24)] for camera in streams}
     together: dict[str, list[Features]] = {camera: [] for camera in streams}
@@ -109,7 +110,7 @@ def test_runs_of_several_streams_in_one_step_equal_each_alone() -> None:
         assert_equal(together[camera], alone)
 
 
-def test_a_run_takes_memory_for_its_additional_frames_only() -> None:
+def test_a_chunk_needs_memory_for_its_additional_frames_only() -> None:
     def nbytes(run_frames: int) -> int:
         with Engine(CONFIG) as engine:
             engine.open_stream("a", StreamConfig(1, 4, history_frames=0, run_frames=run_frames), ResizeMode.CROP)
@@ -121,21 +122,21 @@ def test_a_run_takes_memory_for_its_additional_frames_only() -> None:
 
 
 @pytest.mark.parametrize(("mixers", "sound"), [(("attention",), 2), (HYBRID, 0)], ids=["attention", "hybrid"])
-def test_a_number_that_is_not_finite_spoils_those_after_it_in_the_run_and_no_later_run(
+def test_a_number_that_is_not_finite_affects_later_frames_of_its_chunk_and_no_later_chunk(
     mixers: tuple[MixerName, ...], sound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames before it have not seen it, but `kda` blocks multiply it by zero for those in its chunk of 64 tokens."""
+    """Earlier frames do not attend to it, but `kda` blocks multiply it by zero for those within its 64 tokens."""
     stream, frames = StreamConfig(1, 4, run_frames=4), [frame("a", number) for number in range(12)]
     with Engine(model(mixers)) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)
         given = good(engine.step(frames[:5]))
-        forward = engine._model_runner._model.forward
+        forward = engine.model_runner.model.forward
 
         def spoil(images: Tensor, *rest: object) -> object:
             return forward(images.index_fill(0, torch.tensor([2]), float("nan")), *rest)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine._model_runner._model, "forward", spoil)
+            patch.setattr(engine.model_runner.model, "forward", spoil)
             spoilt = good(engine.step(frames[5:9]))
         after = good(engine.step(frames[9:]))
     assert [Flag.NAN in record.flags for record in spoilt] == [number >= sound for number in range(4)]
@@ -145,7 +146,7 @@ def test_a_number_that_is_not_finite_spoils_those_after_it_in_the_run_and_no_lat
         assert_same(record, fresh, TOLERANCE)
 
 
-def test_frames_of_a_run_that_fails_are_each_reported_and_the_next_ones_begin_anew(
+def test_frames_of_a_failed_chunk_are_each_reported_and_the_next_ones_begin_a_new_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> None:
@@ -155,7 +156,7 @@ def test_frames_of_a_run_that_fails_are_each_reported_and_the_next_ones_begin_an
         engine.open_stream("a", StreamConfig(1, 4, run_frames=4), ResizeMode.CROP)
         engine.step([frame("a", number) for number in range(5)])
         with monkeypatch.context() as patch:
-            patch.setattr("retinad.pipeline.engine.model_runner.pack", fail)
+            patch.setattr(OutputHeads, "unpack", fail)
             failed = engine.step([frame("a", number) for number in range(5, 9)])
         records = good(engine.step([frame("a", number) for number in range(9, 12)]))
     assert [outcome.stamp.source_seq for outcome in failed] == [5, 6, 7, 8]

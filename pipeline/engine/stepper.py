@@ -1,0 +1,134 @@
+"""Runs steps: adds frames to their streams, and runs every stream that is ready.
+
+A step takes several rounds if a camera has more frames than fit in one forward pass, and a round several forward passes
+if images differ in size or `max_batch` is exceeded. Each round runs at most one chunk of each stream.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from ..config import ResizeMode, StreamConfig
+from ..frames import Frame, FrameStamp, Outcome, Size
+from .executor import BatchExecutor, StepOutput
+from .images import ImagePreprocessor
+from .model_runner import FrameChunk, WhileDeviceBusy
+from .preprocess import ResizeGeometry
+from .stream import Stream
+from .streams import StreamRegistry
+
+GeometryOf = Callable[[Size, ResizeMode], ResizeGeometry]
+"""Returns how frames of a source size are fitted to the model; raises ValueError if they cannot be."""
+
+
+class Stepper:
+    """Moves frames through their streams into the model. `Engine.step_outputs` documents its behaviour.
+
+    Args:
+        streams: the open streams.
+        preprocessor: makes the model's images.
+        executor: runs batches.
+        geometry_of: computes how frames are fitted to the model.
+    """
+
+    def __init__(
+        self,
+        streams: StreamRegistry,
+        preprocessor: ImagePreprocessor,
+        executor: BatchExecutor,
+        geometry_of: GeometryOf,
+    ) -> None:
+        self._streams = streams
+        self._preprocessor = preprocessor
+        self._executor = executor
+        self._geometry_of = geometry_of
+
+    def prepare(self, frames: Sequence[Frame]) -> None:
+        """See `Engine.prepare`."""
+        geometries: list[tuple[Frame, ResizeGeometry]] = []
+        for frame in frames:
+            stream = self._streams.get(frame.stamp.camera)
+            if stream is not None:
+                with suppress(ValueError):
+                    geometries.append((frame, self._geometry_of(frame.stamp.source_size, stream.resize)))
+        self._preprocessor.prefetch(geometries)
+
+    def step(self, frames: Sequence[Frame], while_device_busy: WhileDeviceBusy | None) -> Iterator[StepOutput]:
+        """See `Engine.step_outputs`."""
+        started_ns = time.monotonic_ns()
+        by_camera: dict[str, deque[Frame]] = {}
+        for frame in frames:
+            by_camera.setdefault(frame.stamp.camera, deque()).append(frame)
+        while any(by_camera.values()):
+            queues = [queue for queue in by_camera.values() if queue]
+            yield from self._round(queues, started_ns, while_device_busy)
+
+    def flush(self, stream: Stream) -> list[Outcome]:
+        """Run the frames of a stream that still wait."""
+        return [outcome for result in self._release(stream, time.monotonic_ns()) for outcome in result.outcomes]
+
+    def warm_up(self, sizes: Iterable[Size]) -> None:
+        """See `Engine.warm_up`."""
+        modes = {stream.resize for stream in self._streams} or {ResizeMode.CROP}
+        geometries = {
+            geometry.model_size: geometry
+            for size in sizes
+            for geometry in (self._geometry_of(size, mode) for mode in sorted(modes))
+        }
+        for geometry in geometries.values():
+            self._warm_up_size(geometry)
+
+    def _round(
+        self, queues: Sequence[deque[Frame]], started_ns: int, while_device_busy: WhileDeviceBusy | None
+    ) -> Iterator[StepOutput]:
+        # Takes the frames of one chunk from each camera's queue, and runs them.
+        streams: list[Stream] = []
+        for queue in queues:
+            stream = self._streams.get(queue[0].stamp.camera)
+            if stream is not None:
+                streams.append(stream)
+            while queue and not (stream is not None and stream.full):
+                yield from self._add(queue.popleft(), started_ns)
+        renewal_ns = time.monotonic_ns()
+        self._executor.renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
+        started_ns += time.monotonic_ns() - renewal_ns  # the frames wait for it as they do in a queue
+        ready = [FrameChunk(stream, stream.take()) for stream in streams if stream.ready]
+        yield from self._executor.run(ready, started_ns, last=not any(queues), while_device_busy=while_device_busy)
+
+    def _add(self, frame: Frame, started_ns: int) -> Iterator[StepOutput]:
+        # Adds a frame to its stream. Yields its failure, or the results of earlier frames that cannot wait any longer.
+        stamp, begun_ns = frame.stamp, time.monotonic_ns()
+        stream = self._streams.get(stamp.camera)
+        if stream is None:
+            yield StepOutput(self._executor.fail([stamp], "its camera has no stream"))
+            return
+        try:
+            geometry = self._geometry_of(stamp.source_size, stream.resize)
+            image = self._preprocessor.image_of(frame, geometry)
+        except (ValueError, RuntimeError) as error:  # RuntimeError: torch's, out of memory among them
+            yield StepOutput(self._executor.fail_with([stamp], error))
+            return
+        preprocess_us = (time.monotonic_ns() - begun_ns) // 1000
+        if stream.breaks_with(stamp):
+            yield from self._release(stream, started_ns)
+            stream.restart()
+        stream.add(stamp, image, geometry, preprocess_us)
+
+    def _release(self, stream: Stream, started_ns: int) -> Iterator[StepOutput]:
+        if stream.waiting:
+            yield from self._executor.run([FrameChunk(stream, stream.take())], started_ns)
+
+    def _warm_up_size(self, geometry: ResizeGeometry) -> None:
+        stream = Stream("warm-up", StreamConfig(scale_frames=1, window=1, history_frames=1), ResizeMode.CROP)
+        stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, geometry.source_size)
+        width, height = geometry.source_size
+        blank = np.zeros((height, width, 3), np.uint8)
+        try:
+            for _ in range(2):
+                stream.add(stamp, self._preprocessor.make(blank, geometry), geometry, preprocess_us=0)
+                self._executor.warm_up(FrameChunk(stream, stream.take()))
+        finally:
+            stream.free()

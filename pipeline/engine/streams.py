@@ -1,0 +1,66 @@
+"""The open streams of an engine: admitted by camera name, looked up, closed."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..cache.kv_pool import KVCachePool
+from ..config import ModelConfig, ResizeMode, StreamConfig
+from .admission import check_admission
+from .stream import Stream
+
+STATELESS = StreamConfig(scale_frames=1, window=1, history_frames=0)
+"""Stream settings for a stateless network."""
+
+
+class StreamRegistry:
+    """Streams by camera name; iterates over the open ones.
+
+    Args:
+        config: the model, with its limit on streams.
+        pool: storage of the streams' KV caches.
+        whole_pages: whether attention reads whole pages only.
+    """
+
+    def __init__(self, config: ModelConfig, pool: KVCachePool, *, whole_pages: bool) -> None:
+        self._config = config
+        self._pool = pool
+        self._whole_pages = whole_pages
+        self._streams: dict[str, Stream] = {}
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(tuple(self._streams.values()))
+
+    def __getitem__(self, camera: str) -> Stream:
+        if camera not in self._streams:
+            raise ValueError(f"camera {camera!r} has no stream")
+        return self._streams[camera]
+
+    def get(self, camera: str) -> Stream | None:
+        """A camera's stream, or None if it has none."""
+        return self._streams.get(camera)
+
+    def open(self, camera: str, config: StreamConfig, resize: ResizeMode) -> None:
+        """Open a stream, without memory yet.
+
+        Raises:
+            AdmissionError: `max_streams` are open.
+            ValueError: the camera already has a stream.
+        """
+        if camera in self._streams:
+            raise ValueError(f"camera {camera!r} already has a stream")
+        config = self._supported(config)
+        check_admission(camera, config, len(self._streams), self._config, self._pool)
+        self._streams[camera] = Stream(camera, config, resize)
+
+    def close(self, camera: str) -> None:
+        """Drop a stream and free its memory. Idempotent."""
+        stream = self._streams.pop(camera, None)
+        if stream is not None:
+            stream.free()
+
+    def _supported(self, config: StreamConfig) -> StreamConfig:
+        if not self._config.running_mixers:
+            return STATELESS
+        # Several frames a step would wrap the history ring within a page, unless epochs end before it is full.
+        endless = self._whole_pages and config.retention.cross_frame_special and not config.epoch_frames
+        return replace(config, run_frames=1) if endless else config

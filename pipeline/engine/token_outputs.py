@@ -1,0 +1,69 @@
+"""The features of a layer pair: its tokens as published outputs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+from ..config import OutputConfig
+from ..frames import TokenGroup, TokenOutput
+from .outputs import HeadInputs
+from .token_shape import TokenShape
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHead:
+    """Publishes groups of one layer pair's tokens, see `TokenOutput`; implements `OutputHead`.
+
+    `pooled` is the mean over `pool` x `pool` patches; at the right and bottom edges, over the patches that are left.
+
+    Attributes:
+        layer: 0-based index of the layer pair.
+        config: which groups, and in which number format.
+        checks_finite: whether to check all tokens of the layer, published or not. Only the deepest layer needs it:
+            non-finite numbers of earlier layers reach it.
+    """
+
+    layer: int
+    config: OutputConfig
+    checks_finite: bool
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The one layer pair."""
+        return (self.layer,)
+
+    def outputs(self, shape: TokenShape) -> tuple[TokenOutput, ...]:
+        """One output a group."""
+        channels = shape.parts * shape.channels
+        return tuple(
+            TokenOutput.of(
+                self.layer, group, (*shape.group_shape(group, self.config.pool), channels), self.config.dtype
+            )
+            for group in self.config.tokens
+        )
+
+    def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> Tensor | None:
+        """See `OutputHead.gather`."""
+        (layer,), shape = inputs.layers, inputs.shape
+        for group, target in zip(self.config.tokens, targets, strict=True):
+            parts = target.view(*target.shape[:-1], shape.parts, shape.channels)
+            for part, tokens in enumerate(layer.parts):
+                parts[..., part, :] = _group(tokens, group, shape, self.config.pool)
+        return layer.parts[-1].isfinite().flatten(1).all(1) if self.checks_finite else None
+
+
+def _group(tokens: Tensor, group: TokenGroup, shape: TokenShape, pool: int) -> Tensor:
+    match group:
+        case TokenGroup.CAMERA:
+            return tokens[:, :1]
+        case TokenGroup.REGISTERS:
+            return tokens[:, 1 : shape.special - 1]
+        case TokenGroup.SCALE:
+            return tokens[:, shape.special - 1 : shape.special]
+    patches = tokens[:, shape.special :].view(-1, *shape.grid, shape.channels)
+    if group is TokenGroup.PATCH:
+        return patches
+    pooled = functional.avg_pool2d(patches.permute(0, 3, 1, 2), pool, ceil_mode=True)
+    return pooled.permute(0, 2, 3, 1)
