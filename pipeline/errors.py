@@ -9,7 +9,10 @@ PipelineError
 └── PublishError    an endpoint cannot be bound or used
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
+
+from .config_diff import Difference
 
 
 class PipelineError(Exception):
@@ -61,7 +64,17 @@ class DeviceError(ModelError):
 
 
 class StateError(PipelineError):
-    """A stream's memory cannot be written, or what a file holds is not for this stream; the message says why."""
+    """A stream's memory cannot be written, or what a file holds is not for this stream; the message says why.
+
+    Attributes:
+        message: the text without the differences.
+        differences: the settings in which the file and the stream differ; empty if that is not the reason.
+    """
+
+    def __init__(self, message: str, differences: Sequence[Difference] = ()) -> None:
+        self.message = message
+        self.differences = tuple(differences)
+        super().__init__(f"{message}: {'; '.join(map(str, differences))}" if differences else message)
 
 
 class PublishError(PipelineError):

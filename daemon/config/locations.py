@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from .errors import KeyPath
+from .keys import KeyPath
 
 _MOST_PARTS = 100
 """Of a dotted key. A longer one is refused anyway, and tomllib takes memory with the square of it: 258 MiB for 8000."""

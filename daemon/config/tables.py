@@ -1,11 +1,15 @@
-"""What may stand in each table of the config file: keys, types, ranges. Nothing but the reading of the file uses these.
+"""The tables of the config file as pydantic models: keys, types and ranges. Used while a config is loaded only.
 
-A key that is not given keeps the default of the dataclass it ends up in, so no default is written twice.
+A key that is not set keeps the default of the dataclass that it ends up in, so that no default is written twice.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, SecretStr
+from pydantic_core import CoreSchema, core_schema
 
 from retinad.pipeline.config import (
     CaptureMode,
@@ -19,6 +23,7 @@ from retinad.pipeline.config import (
     Transport,
 )
 from retinad.pipeline.frames import TokenGroup
+from retinad.pipeline.model.presets import PRESETS
 
 from ..logs.render import LogForm
 from ..logs.setup import LogLevel
@@ -39,12 +44,22 @@ PATTERN_WORDS = {
     _DEVICE: "auto, cpu, cuda or cuda:N",
     _FOURCC: "four ASCII characters, such as MJPG",
 }
-"""What a string must look like, in words, by its pattern."""
+"""The expected form of a string in words, by its pattern."""
 
 WORD_PATTERNS = frozenset({_NAME, _DEVICE, _FOURCC})
-"""Of keys that take a single word."""
+"""Patterns of keys that take a single word, which an error may quote."""
 
 Text = Annotated[str, Field(pattern=_TEXT)]
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Annotation of a key that takes one of several names, known at run time from a registry."""
+
+    names: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.literal_schema(list(self.names))
 
 
 def _index_as_text(source: object) -> object:
@@ -85,7 +100,7 @@ class ModelTable(BaseModel):
     """`[model]`"""
 
     model_config = STRICT
-    preset: Literal["auto", "tiny", "lingbot-map"] = "auto"
+    preset: Annotated[str, OneOf(("auto", *PRESETS))] = "auto"
     checkpoint: Text | None = None
     backbone_checkpoint: Text | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
@@ -148,3 +163,24 @@ class CameraTable(BaseModel):
     size: Annotated[list[Pixels], Field(min_length=2, max_length=2)] | None = None
     fourcc: Annotated[str, Field(pattern=_FOURCC)] | None = None
     stream: StreamTable | None = None
+
+
+TABLES: Mapping[str, type[BaseModel]] = MappingProxyType(
+    {"service": ServiceTable, "publish": PublishTable, "model": ModelTable, "stream": StreamTable}
+)
+"""The tables that a file has once; besides them there is only `[[camera]]`. Read-only."""
+
+
+def sub_table(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """The model of the table under a key, or None if the key holds a plain value."""
+    annotation = model.model_fields[key].annotation
+    for kind in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def set_keys(table: BaseModel) -> dict[str, Any]:
+    """The keys that the file sets, lists as tuples, to be put over defaults with `dataclasses.replace`."""
+    values = {key: getattr(table, key) for key in table.model_fields_set}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

@@ -13,6 +13,7 @@ from retinad.pipeline.engine.checkpoint import ModelIdentity
 from retinad.pipeline.files.atomic import written_whole
 from retinad.pipeline.frames import Affine, Flag, Size, TokenGroup
 
+from ..config.keys import show_differences
 from ..exit_codes import ExitCode, JobError
 
 SCHEMA = 1
@@ -202,7 +203,7 @@ def check_settings(folder: Path, before: Index, settings: Settings) -> None:
     made = replace(
         made, model=replace(made.model, layers=settings.model.layers)
     )  # follows from others, which are named
-    changes = "; ".join(differences(made, settings))
+    changes = show_differences(differences(made, settings))
     if changes:
         raise JobError(
             ExitCode.CANNOT_CREATE,

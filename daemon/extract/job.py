@@ -32,6 +32,7 @@ from retinad.pipeline.sources.reader import SourceInfo
 from retinad.pipeline.sources.redact import mask
 from retinad.pipeline.worker import Worker
 
+from ..config.keys import error_text
 from ..errors import only_error
 from ..exit_codes import ExitCode, JobError
 from .index import Index, Resume
@@ -156,7 +157,7 @@ class _Job:
             await worker.run(lambda engine: engine.load_state(CAMERA, path))
         except StateError as error:
             advice = f"remove {self._wanted.out} to begin anew"
-            raise JobError(ExitCode.CANNOT_CREATE, f"it cannot go on: {error}; {advice}") from error
+            raise JobError(ExitCode.CANNOT_CREATE, f"it cannot go on: {error_text(error)}; {advice}") from error
         self._next_seq = resume.source_seq
         self._reporter.say(f"going on with frame {resume.source_seq}")
 

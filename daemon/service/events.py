@@ -12,10 +12,10 @@ import structlog
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.capture.faults import is_damage
 from retinad.pipeline.config import CurveConfig
-from retinad.pipeline.config_diff import config_key
 from retinad.pipeline.engine.statistics import ModelDescription
 from retinad.pipeline.frames import FrameFailure
 
+from ..config.keys import config_key
 from ..config.load import ServiceConfig
 from ..logs.rate_limit import RateLimit
 from .startup_times import ReadyTimes

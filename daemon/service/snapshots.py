@@ -13,6 +13,8 @@ from retinad.pipeline.files.atomic import PARTIAL
 from retinad.pipeline.frames import Size
 from retinad.pipeline.worker import Worker
 
+from ..config.keys import error_text
+
 _log = structlog.get_logger("retinad")
 
 _SUFFIX = ".safetensors"
@@ -45,7 +47,7 @@ class KeptStates:
         try:
             saved = await self._worker.run(lambda engine: _load(engine, camera, path), limited=False)
         except (StateError, AdmissionError, OSError) as error:
-            _log.warning("the kept memory is not used", camera=camera, reason=str(error))
+            _log.warning("the kept memory is not used", camera=camera, reason=error_text(error))
             return
         if saved is None:
             return

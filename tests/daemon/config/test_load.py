@@ -500,7 +500,7 @@ def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path
     (tmp_path / "a.pt").touch()
     both = f'[model]\ncheckpoint = "{tmp_path}/a.pt"\nbackbone_checkpoint = "{tmp_path}/a.pt"\n'
     messages = [problem.message for problem in refuse(f"{CAMERA}{both}")]
-    assert any("no checkpoint beside it" in message for message in messages)
+    assert any("no checkpoint with it" in message for message in messages)
     assert any("DINOv2" in message for message in messages)  # the tiny preset has no DINOv2 to put it in
 
 
@@ -531,12 +531,42 @@ def test_what_cannot_run_on_its_device_is_refused_with_its_place(refuse: Refuse)
     assert problems[1].message == "triton runs on CUDA, not on cpu"
 
 
+def test_problems_of_every_step_come_together(refuse: Refuse) -> None:
+    """A variable without a key, an unknown key, a value, two values that do not fit, and what its device cannot run."""
+    text = """
+[service]
+log_levle = "info"
+[model]
+device = "cpu"
+execution = "captured"
+[stream]
+window = 0
+epoch_frames = 3
+[[camera]]
+name = "a"
+source = "foo://x"
+"""
+    assert [problem.key for problem in refuse(text, {"RETINAD_X__Y": "1"})] == [
+        "RETINAD_X__Y",
+        "service.log_levle",
+        "model.execution",
+        "stream.window",
+        "stream.epoch_frames",
+        "camera[0].source",
+    ]
+
+
+def test_what_may_follow_from_a_misspelt_format_is_not_said(refuse: Refuse) -> None:
+    (problem,) = refuse(f'{CAMERA}[model]\ndevice = "cpu"\ndtype = "bf16"\nexecution = "fused"\n')
+    assert problem.key == "model.dtype"
+
+
 def test_what_needs_the_gpu_that_auto_does_not_find_may_run_at_the_next_try(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """systemd starts the service anew then: the driver may only be late."""
     monkeypatch.setattr("retinad.daemon.config.model.resolve_device", lambda device: "cpu")
-    with pytest.raises(ModelError, match=r"no CUDA device(.|\n)*config\.toml:5:1: model\.attention"):
+    with pytest.raises(ModelError, match=r"found no CUDA device(.|\n)*config\.toml:5:1: model\.attention"):
         load(f'{CAMERA}[model]\nattention = "flashinfer"\n')
 
 

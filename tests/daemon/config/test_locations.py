@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from retinad.daemon.config.errors import KeyPath
+from retinad.daemon.config.keys import KeyPath
 from retinad.daemon.config.locations import locate_keys
 
 DOCUMENT = r"""# comment = 1
