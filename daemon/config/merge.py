@@ -14,13 +14,12 @@ from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
-from pydantic.fields import FieldInfo
 
 from retinad.pipeline.sources.redact import redact_url
 
 from .errors import Problem
 from .keys import KeyPath, new_name, suggest
-from .tables import TABLES, CameraTable, OneOf, sub_table
+from .tables import TABLES, CameraTable, sub_table
 
 PREFIX = "RETINAD_"
 
@@ -78,9 +77,9 @@ def merge(
     merged, overrides = copy.deepcopy(dict(data)), {}
     for name in variables:
         if name in known:
-            path, field = known[name]
+            path, annotation = known[name]
             overrides[path] = name
-            _put(merged, path, _parse(environment[name], field))
+            _put(merged, path, _parse(environment[name], annotation))
     for option in options:
         overrides[option.table, option.key] = option.name
         _put(merged, (option.table, option.key), option.value)
@@ -88,12 +87,12 @@ def merge(
     return Merged(merged, overrides, problems)
 
 
-def known_variables(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, FieldInfo]]:
-    """Every variable that overrides a key of this file, with the key and its field.
+def known_variables(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, object]]:
+    """Every variable that overrides a key of this file, with the key and its type.
 
     A camera's variables have its name in capitals, with `-` as `_`; cameras whose names become the same have none.
     """
-    known: dict[str, tuple[KeyPath, FieldInfo]] = {}
+    known: dict[str, tuple[KeyPath, object]] = {}
     for table, model in TABLES.items():
         known.update(_variables_of(model, f"{PREFIX}{table.upper()}__", (table,)))
     cameras = data.get("camera")
@@ -135,15 +134,13 @@ def _camera_word(camera: object) -> str:
     return name.upper().replace("-", "_") if isinstance(name, str) else ""
 
 
-def _variables_of(
-    model: type[BaseModel], prefix: str, path: KeyPath
-) -> Iterator[tuple[str, tuple[KeyPath, FieldInfo]]]:
+def _variables_of(model: type[BaseModel], prefix: str, path: KeyPath) -> Iterator[tuple[str, tuple[KeyPath, object]]]:
     for key, field in model.model_fields.items():
         inner = sub_table(model, key)
         if inner is not None:
             yield from _variables_of(inner, f"{prefix}{key.upper()}__", (*path, key))
         else:
-            yield f"{prefix}{key.upper()}", ((*path, key), field)
+            yield f"{prefix}{key.upper()}", ((*path, key), field.annotation)
 
 
 def _put(data: Any, path: KeyPath, value: object) -> None:
@@ -156,10 +153,9 @@ def _put(data: Any, path: KeyPath, value: object) -> None:
         data[path[-1]] = value
 
 
-def _parse(text: str, field: FieldInfo) -> object:
+def _parse(text: str, annotation: object) -> object:
     # Text for a key that takes free text; TOML for any other key, or text if it is not TOML, such as a choice.
-    is_choice = any(isinstance(item, OneOf) for item in field.metadata)
-    if (_takes_text(field.annotation) and not is_choice) or "\n" in text:
+    if _takes_text(annotation) or "\n" in text:
         return text
     try:
         return tomllib.loads(f"value = {text}")["value"]

@@ -4,12 +4,10 @@ A key that is not set keeps the default of the dataclass that it ends up in, so 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, SecretStr
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from retinad.pipeline.config import (
     CaptureMode,
@@ -52,14 +50,10 @@ WORD_PATTERNS = frozenset({_NAME, _DEVICE, _FOURCC})
 Text = Annotated[str, Field(pattern=_TEXT)]
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """Annotation of a key that takes one of several names, known at run time from a registry."""
-
-    names: tuple[str, ...]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.literal_schema(list(self.names))
+if TYPE_CHECKING:
+    PresetName = str
+else:  # the names of the registry
+    PresetName = Literal["auto", *PRESETS]
 
 
 def _index_as_text(source: object) -> object:
@@ -100,7 +94,7 @@ class ModelTable(BaseModel):
     """`[model]`"""
 
     model_config = STRICT
-    preset: Annotated[str, OneOf(("auto", *PRESETS))] = "auto"
+    preset: PresetName = "auto"
     checkpoint: Text | None = None
     backbone_checkpoint: Text | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None

@@ -7,14 +7,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from retinad.daemon.cli.app import run_command
+from retinad.daemon.cli.app import COMMANDS, run_command
 from retinad.daemon.config.directories import held
 from retinad.daemon.exit_codes import ExitCode
+from retinad.pipeline.model.presets import PRESETS
 
 SECRET = "s3cret"
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
@@ -113,10 +114,44 @@ def test_each_end_has_its_code(arguments: list[str], code: ExitCode, capsys: pyt
     assert run_command(arguments) == code
 
 
-def test_tables_of_the_config_are_named_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+# The help
+
+
+@pytest.fixture
+def help_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The help of a command as one line of text."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run_help(*command: str) -> str:
+        assert run_command([*command, "--help"]) == ExitCode.OK
+        return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+    return run_help
+
+
+def test_tables_of_the_config_are_named_in_the_help(help_of: Callable[..., str]) -> None:
     """In square brackets, which could be taken for markup."""
-    assert run_command(["extract", "--help"]) == ExitCode.OK
-    assert "its [model] and [stream] are used" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "its [model] and [stream] are used" in help_of("extract")
+
+
+def test_the_help_lists_every_command_and_every_exit_code(help_of: Callable[..., str]) -> None:
+    text = help_of()
+    for command in COMMANDS:
+        assert f" {command.__name__} " in text
+    for code in ExitCode:
+        assert f"{code.value} {code.meaning}" in text
+
+
+@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS])
+def test_switches_are_shown_without_a_value(help_of: Callable[..., str], command: str) -> None:
+    text = help_of(command)
+    assert "--help Show this message" in text
+    assert "<bool>" not in text
+
+
+@pytest.mark.parametrize("command", ["bench", "extract"])
+def test_the_help_lists_every_preset(help_of: Callable[..., str], command: str) -> None:
+    assert all(name in help_of(command) for name in PRESETS)
 
 
 def test_a_conversion_never_replaces_its_own_source(tmp_path: Path) -> None:
