@@ -348,7 +348,7 @@ def test_run_leaves_the_memories_of_another_service_alone(
     with held(streams):
         result = retinad("run", "-c", str(config), RETINAD_SERVICE__KEEP_STATE="true", **folders)
     assert result.returncode == ExitCode.UNAVAILABLE
-    assert f"process {os.getpid()} keeps its memories there" in str(log_of(result)[-1]["event"])
+    assert f"process {os.getpid()} saves its streams there" in str(log_of(result)[-1]["event"])
 
 
 def test_a_fault_nobody_foresaw_is_one_event_with_its_traceback(folders: dict[str, str], config: Path) -> None:

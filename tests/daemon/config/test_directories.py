@@ -44,7 +44,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DirectoryError, match="is not a folder"):
         make_private(tmp_path / "file")
-    with pytest.raises(DirectoryError, match=r"cannot be made: (Not a directory|File exists)"):
+    with pytest.raises(DirectoryError, match=r"cannot be created: (Not a directory|File exists)"):
         make_private(tmp_path / "file" / "below")
 
 
@@ -64,7 +64,7 @@ def test_one_service_at_a_time_holds_a_folder_and_what_one_left_is_in_nobodys_wa
     streams = tmp_path / "streams"
     with (
         held(streams),
-        pytest.raises(DirectoryError, match=f"process {os.getpid()} keeps its memories there"),
+        pytest.raises(DirectoryError, match=f"process {os.getpid()} saves its streams there"),
         held(streams),
     ):
         pass
