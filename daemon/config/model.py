@@ -13,7 +13,7 @@ from retinad.pipeline.model.placement import resolve_device, resolve_dtype
 from retinad.pipeline.model.presets import DINO_PATCH_SIZE, DINO_SHAPES, LINGBOT_MAP, PRESETS, TINY, Preset
 
 from .problems import KeyFault
-from .tables import ModelTable, set_keys
+from .tables import ModelTable, configured_keys
 
 _PLAIN = (
     "seed",
@@ -46,16 +46,16 @@ class ResolvedModel:
     faults: tuple[KeyFault, ...] = ()
 
 
-def resolve_model(table: ModelTable, *, is_whole: bool = True) -> ResolvedModel:
-    """`[model]` over its preset.
+def resolve_model(table: ModelTable, *, is_complete: bool = True) -> ResolvedModel:
+    """Put the keys of `[model]` over its preset.
 
     Args:
         table: the checked table.
-        is_whole: whether no key was left out of it. If one was, whether the model can run is not checked: a conflict
-            may only follow from the key that is missing.
+        is_complete: whether all of its keys are valid. If not, conflicts between settings are not reported, since they
+            may be consequences of a key that was left out.
     """
     preset = PRESETS[_preset_name(table)]
-    keys = set_keys(table)
+    keys = configured_keys(table)
     network = replace(preset.network, **_only(keys, NetworkConfig))
     output = replace(_default_output(preset, network), **_only(keys, OutputConfig))
     checkpoint, backbone, faults = _resolve_weights(table, network)
@@ -70,13 +70,13 @@ def resolve_model(table: ModelTable, *, is_whole: bool = True) -> ResolvedModel:
         attention=table.attention,
     )
     faults += [*_check_network(network), *_check_output(model)]
-    if is_whole and not faults and table.device != "auto":
+    if is_complete and not faults and table.device != "auto":
         faults += _check_execution(model, table.device, table)
     return ResolvedModel(model, preset.stream, tuple(faults))
 
 
 def stand_in() -> ResolvedModel:
-    """A model in place of one whose preset is not known, in a config that is refused anyway."""
+    """A placeholder for a model whose preset is not known, in a config that is refused anyway."""
     return ResolvedModel(ModelConfig(), TINY.stream)
 
 
@@ -108,7 +108,7 @@ def _preset_name(table: ModelTable) -> str:
 
 
 def _only(keys: dict[str, Any], kind: type[NetworkConfig] | type[OutputConfig]) -> dict[str, Any]:
-    # `dtype` is of the model; that of the outputs has a key of its own.
+    # The key `dtype` is the model's; that of the outputs is `output_dtype`.
     return {field.name: keys[field.name] for field in fields(kind) if field.name in keys and field.name != "dtype"}
 
 

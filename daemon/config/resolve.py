@@ -20,7 +20,7 @@ from .keys import KeyPath
 from .model import ResolvedModel, resolve_model, stand_in
 from .problems import KeyFault
 from .service_config import JobConfig, LogConfig, Publishing, ServiceConfig
-from .tables import CameraTable, CurveTable, PublishTable, StreamTable, set_keys
+from .tables import CameraTable, CurveTable, PublishTable, StreamTable, configured_keys
 from .validate import Tables
 
 DEFAULT_ENDPOINTS = ("ipc://{runtime}/features.sock", "tcp://127.0.0.1:5555")
@@ -78,7 +78,7 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
         secrets=frozenset(secret for camera, _ in cameras for secret in secrets_of(camera.source)),
     )
     camera_faults = (fault for _, faults in cameras for fault in faults)
-    faults = tables.unexplained((*model.faults, *stream_faults, *camera_faults))
+    faults = tables.independent((*model.faults, *stream_faults, *camera_faults))
     return ResolvedService(config, (*publishing.faults, *faults))
 
 
@@ -86,21 +86,21 @@ def resolve_publishing(tables: Tables, environment: Mapping[str, str]) -> Resolv
     """Where the service publishes, without its model."""
     runtime = find_directories(environment).runtime
     publish, faults = _resolve_publish(tables.publish, runtime, environment)
-    return ResolvedPublishing(Publishing(publish, runtime), tables.unexplained(faults))
+    return ResolvedPublishing(Publishing(publish, runtime), tables.independent(faults))
 
 
 def resolve_job(tables: Tables, *, is_refused: bool) -> ResolvedJob:
     """A job without cameras; the arguments are those of `resolve_service`."""
     model = _resolve_model(tables, is_refused=is_refused)
     stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream)
-    return ResolvedJob(JobConfig(model.model, stream), tables.unexplained((*model.faults, *stream_faults)))
+    return ResolvedJob(JobConfig(model.model, stream), tables.independent((*model.faults, *stream_faults)))
 
 
 def resolve_stream(
     table: StreamTable, path: KeyPath, default: StreamConfig
 ) -> tuple[StreamConfig, tuple[KeyFault, ...]]:
     """A stream's config: the keys that the table sets, over the defaults."""
-    keys, faults = set_keys(table), []
+    keys, faults = configured_keys(table), []
     retention = {item.name: keys.pop(item.name) for item in fields(RetentionConfig) if item.name in keys}
     scale_frames = keys.get("scale_frames", default.scale_frames)
     epoch_frames = keys.get("epoch_frames", default.epoch_frames)
@@ -124,19 +124,21 @@ def resolve_camera(
     if table.stream:
         stream, stream_faults = resolve_stream(table.stream, (*path, "stream"), stream)
         faults += stream_faults
-    camera = replace(CameraConfig(table.name, source), **(set_keys(table) | {"source": source, "stream": stream}))
+    camera = replace(
+        CameraConfig(table.name, source), **(configured_keys(table) | {"source": source, "stream": stream})
+    )
     # A live camera delivers its newest frame only: room for more would stay empty.
     stream = replace(camera.stream, run_frames=camera.frames_per_step)
     return replace(camera, stream=stream), tuple(faults)
 
 
 def _resolve_model(tables: Tables, *, is_refused: bool) -> ResolvedModel:
-    # The preset `auto` may have to look for a GPU, which takes torch, a second to import. A config that is refused
-    # anyway does without, if the preset has no keys to check.
+    # The preset `auto` looks for a GPU, which imports torch and takes a second. A config that is refused anyway skips
+    # this if no key of `[model]` is set that would have to be checked against the preset.
     is_preset_known = not tables.is_left_out(("model", "preset"))
-    if not is_preset_known or (is_refused and not set_keys(tables.model)):
+    if not is_preset_known or (is_refused and not configured_keys(tables.model)):
         return stand_in()
-    return resolve_model(tables.model, is_whole=not any(path[0] == "model" for path in tables.left_out))
+    return resolve_model(tables.model, is_complete=not any(path[0] == "model" for path in tables.left_out))
 
 
 def _resolve_publish(
@@ -145,7 +147,7 @@ def _resolve_publish(
     templates = tuple(table.endpoints) if table.endpoints else DEFAULT_ENDPOINTS
     endpoints = tuple(endpoint.replace("{runtime}", str(runtime)) for endpoint in templates)
     curve, faults = _resolve_curve(table.curve, environment) if table.curve else (None, [])
-    publish = replace(PublishConfig(), **(set_keys(table) | {"endpoints": endpoints, "curve": curve}))
+    publish = replace(PublishConfig(), **(configured_keys(table) | {"endpoints": endpoints, "curve": curve}))
     return publish, (*faults, *_check_endpoints(publish))
 
 

@@ -174,7 +174,7 @@ def sub_table(model: type[BaseModel], key: str) -> type[BaseModel] | None:
     return None
 
 
-def set_keys(table: BaseModel) -> dict[str, Any]:
+def configured_keys(table: BaseModel) -> dict[str, Any]:
     """The keys that the file sets, lists as tuples, to be put over defaults with `dataclasses.replace`."""
     values = {key: getattr(table, key) for key in table.model_fields_set}
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""Step 3 of loading a config, validate: checks each table by itself for unknown keys, wrong types and wrong values.
+"""Step 3 of loading a config, validate: checks each table on its own for unknown keys, wrong types and wrong values.
 
 A key that breaks the rules of its table is reported and left out, so that the next step can still check the others.
 """
@@ -42,14 +42,19 @@ _WORD = re.compile(r"[A-Za-z0-9 _.-]{1,32}")
 """Strings from the file that an error may quote, where a key takes a choice, a name or a device: never an address."""
 
 
+_NO_CAMERAS = KeyFault(
+    ("camera",), "expected at least one [[camera]]", 'the simplest: name = "demo", source = "synthetic:"'
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Checked(Generic[Table]):
     """A checked table.
 
     Attributes:
-        table: without the keys that break its rules; None if it cannot be had without them.
+        table: the table without the keys that break its rules; None if it is invalid even without them.
         faults: what is wrong.
-        left_out: paths of the keys that were left out.
+        left_out: paths of the keys that broke the rules.
     """
 
     table: Table | None
@@ -59,11 +64,11 @@ class Checked(Generic[Table]):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The checked tables of a config; one that is refused as a whole has its defaults here.
+    """The checked tables of a config. A table that is invalid as a whole is replaced by its defaults.
 
     Attributes:
         service, publish, model, stream: the tables.
-        cameras: the cameras by their number in the file; those that are refused as a whole are not among them.
+        cameras: the cameras by their number in the file, without those that are invalid as a whole.
         faults: what is wrong.
         left_out: paths of the keys that were left out.
     """
@@ -77,11 +82,11 @@ class Tables:
     left_out: frozenset[KeyPath]
 
     def is_left_out(self, path: KeyPath) -> bool:
-        """Whether a key was left out, by itself or with the table around it."""
+        """Whether a key was left out, alone or with the table around it."""
         return any(path[:length] in self.left_out for length in range(1, len(path) + 1))
 
-    def unexplained(self, faults: Iterable[KeyFault]) -> tuple[KeyFault, ...]:
-        """Faults of later steps, without those of keys that were left out: these follow from a fault that is known."""
+    def independent(self, faults: Iterable[KeyFault]) -> tuple[KeyFault, ...]:
+        """The faults of a later step that are not mere consequences of a fault found here: none at a key left out."""
         return tuple(fault for fault in faults if not self.is_left_out(fault.path))
 
 
@@ -113,11 +118,6 @@ def validate(data: Mapping[str, Any], *, cameras: bool = True) -> Tables:
         faults=tuple(faults),
         left_out=left_out,
     )
-
-
-_NO_CAMERAS = KeyFault(
-    ("camera",), "expected at least one [[camera]]", 'the simplest: name = "demo", source = "synthetic:"'
-)
 
 
 def validate_table(model: type[Table], data: object, path: KeyPath) -> Checked[Table]:

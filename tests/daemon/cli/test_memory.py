@@ -26,7 +26,7 @@ def report_of(folder: Path, camera: str = LIVE, model: str = "", size: tuple[int
     return memory_report(load_config(path, {}), size, 16 << 30)
 
 
-def test_a_camera_of_the_released_model_takes_7_gib_with_the_sum_beside_it(tmp_path: Path) -> None:
+def test_a_camera_of_the_released_model_takes_7_gib_and_the_sum_is_shown(tmp_path: Path) -> None:
     report = report_of(tmp_path)
     assert "a: 7.06 GiB\n" in report
     assert "7.06 GiB for 72 frames of 1042 tokens and 256 x 6 tokens of history, each 24 layers" in report
