@@ -13,7 +13,6 @@ Attention = Literal["auto", "dense", "paged", "flashinfer", "triton"]
 Execution = Literal["auto", "plain", "fused", "captured"]
 FlashInferKernels = Literal["fa2", "fa3"]
 MixerName = Literal["attention", "kda"]
-PatchEmbed = Literal["conv", "dinov2_vits14_reg", "dinov2_vitb14_reg", "dinov2_vitl14_reg"]
 Transport = Literal["tcp", "udp"]
 
 
@@ -160,7 +159,7 @@ class NetworkConfig:
         depth: number of pairs of a frame block and a global block; with 0 the network is its patch embedding alone.
         mlp_ratio: hidden channels of an MLP over C.
         patch_size: pixels along a side of a patch.
-        patch_embed: the patch embedding.
+        patch_embed: the patch embedding, a name in `model.backbones.BACKBONES`.
         register_tokens: register tokens a frame; with the camera and the scale token they are the special tokens.
         rope3d: whether global blocks rotate by (time, row, column); if not, by (row, column).
         mixers: how the global blocks mix tokens over time, a pattern that repeats: `attention` to a window of frames,
@@ -173,7 +172,7 @@ class NetworkConfig:
     depth: int = 24
     mlp_ratio: float = 4.0
     patch_size: int = 14
-    patch_embed: PatchEmbed = "dinov2_vitl14_reg"
+    patch_embed: str = "dinov2_vitl14_reg"
     register_tokens: int = 4
     rope3d: bool = True
     mixers: tuple[MixerName, ...] = ("attention",)

@@ -9,8 +9,9 @@ from typing import Any
 from retinad.pipeline.compatibility import find_conflicts
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
 from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
+from retinad.pipeline.model.backbones import BACKBONES
 from retinad.pipeline.model.placement import resolve_device, resolve_dtype
-from retinad.pipeline.model.presets import DINO_PATCH_SIZE, DINO_SHAPES, LINGBOT_MAP, PRESETS, TINY, Preset
+from retinad.pipeline.model.presets import PRESETS, Preset, default_preset
 
 from .problems import KeyFault
 from .tables import ModelTable, configured_keys
@@ -77,7 +78,7 @@ def resolve_model(table: ModelTable, *, is_complete: bool = True) -> ResolvedMod
 
 def stand_in() -> ResolvedModel:
     """A placeholder for a model whose preset is not known, in a config that is refused anyway."""
-    return ResolvedModel(ModelConfig(), TINY.stream)
+    return ResolvedModel(ModelConfig(), default_preset("cpu").stream)
 
 
 def place_model(model: ModelConfig, table: ModelTable) -> tuple[ModelConfig, tuple[KeyFault, ...]]:
@@ -104,7 +105,7 @@ def _preset_name(table: ModelTable) -> str:
     if table.preset != "auto":
         return table.preset
     device = resolve_device("auto") if table.device == "auto" else table.device
-    return LINGBOT_MAP.name if device.startswith("cuda") else TINY.name
+    return default_preset(device).name
 
 
 def _only(keys: dict[str, Any], kind: type[NetworkConfig] | type[OutputConfig]) -> dict[str, Any]:
@@ -128,8 +129,10 @@ def _resolve_weights(table: ModelTable, network: NetworkConfig) -> tuple[Path | 
     ]
     whole, backbone = (None if text is None else Path(text) for text in texts.values())
     path = ("model", "backbone_checkpoint")
-    if backbone is not None and network.patch_embed == "conv":
-        faults.append(KeyFault(path, "expected patch_embed to be a DINOv2 model, got 'conv'"))
+    if backbone is not None and BACKBONES[network.patch_embed].release is None:
+        released = [name for name, entry in BACKBONES.items() if entry.release is not None]
+        wanted = f"expected patch_embed to be one of {', '.join(released)} with it"
+        faults.append(KeyFault(path, f"{wanted}, got {network.patch_embed!r}"))
     if whole is not None and backbone is not None:
         faults.append(KeyFault(path, "expected no checkpoint with it: that contains the backbone"))
         backbone = None
@@ -147,16 +150,9 @@ def _check_network(network: NetworkConfig) -> Iterator[KeyFault]:
     elif network.rope3d and network.depth and head_channels < _LEAST_3D:
         wanted = f"expected channels / heads to be at least {_LEAST_3D} with rope3d"
         yield KeyFault(path, f"{wanted}, got {head_channels}")
-    if network.patch_embed != "conv":
-        yield from _check_backbone(network, DINO_SHAPES[network.patch_embed].channels)
-
-
-def _check_backbone(network: NetworkConfig, channels: int) -> Iterator[KeyFault]:
-    path = ("model", "patch_embed")
-    if network.channels != channels:
-        yield KeyFault(path, f"expected channels = {channels} with it, got {network.channels}")
-    if network.patch_size != DINO_PATCH_SIZE:
-        yield KeyFault(path, f"expected patch_size = {DINO_PATCH_SIZE} with it, got {network.patch_size}")
+    for mismatch in BACKBONES[network.patch_embed].mismatches(network):
+        wanted = f"expected {mismatch.field} = {mismatch.expected} with it"
+        yield KeyFault(("model", "patch_embed"), f"{wanted}, got {mismatch.actual}")
 
 
 def _check_output(model: ModelConfig) -> Iterator[KeyFault]:

@@ -16,11 +16,11 @@ from retinad.pipeline.config import (
     FlashInferKernels,
     MemoryDType,
     MixerName,
-    PatchEmbed,
     ResizeMode,
     Transport,
 )
 from retinad.pipeline.frames import TokenGroup
+from retinad.pipeline.model.backbones import BACKBONES
 from retinad.pipeline.model.presets import PRESETS
 
 from ..logs.render import LogForm
@@ -49,11 +49,12 @@ WORD_PATTERNS = frozenset({_NAME, _DEVICE, _FOURCC})
 
 Text = Annotated[str, Field(pattern=_TEXT)]
 
-
 if TYPE_CHECKING:
     PresetName = str
-else:  # the names of the registry
+    BackboneName = str
+else:  # the names of the registries
     PresetName = Literal["auto", *PRESETS]
+    BackboneName = Literal[*BACKBONES]
 
 
 def _index_as_text(source: object) -> object:
@@ -117,7 +118,7 @@ class ModelTable(BaseModel):
     depth: Annotated[int, Field(ge=0, le=1000)] | None = None
     mlp_ratio: Annotated[float, Field(gt=0, le=64)] | None = None
     patch_size: Annotated[int, Field(ge=1, le=256)] | None = None
-    patch_embed: PatchEmbed | None = None
+    patch_embed: BackboneName | None = None
     register_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
     rope3d: bool | None = None
     mixers: Annotated[list[MixerName], Field(min_length=1, max_length=1000)] | None = None

@@ -1,7 +1,7 @@
-"""Which stream holds which token places of the pool, as a value in plain Python: storage is elsewhere.
+"""The allocator of slots: which stream owns which range of a pool, as a value in plain Python, without storage.
 
-A stream's places are one unbroken span that begins at a multiple of its page size, the tokens of one of its frames. So
-the same buffers read as pages of any size that some stream has, and a stream's span is some of those pages in a row.
+A stream's slots are one contiguous span that starts at a multiple of its page size, the tokens of one of its frames. So
+the same buffers can be viewed as pages of any stream's size, and a stream's span is a run of those pages.
 """
 
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stream's places.
+    """The slots of a stream.
 
     Attributes:
-        owner: number that stands for the stream.
-        start: first place, a multiple of `page_tokens`.
-        page_tokens: tokens of a page.
-        pages: pages, all its own.
+        owner: number of the stream.
+        start: first slot, a multiple of `page_tokens`.
+        page_tokens: slots of a page.
+        pages: number of pages.
     """
 
     owner: int
@@ -25,23 +25,23 @@ class Span:
     pages: int
 
     @property
-    def tokens(self) -> int:
-        """Places."""
+    def slots(self) -> int:
+        """Number of slots."""
         return self.pages * self.page_tokens
 
     @property
     def stop(self) -> int:
-        """The place after the last."""
-        return self.start + self.tokens
+        """The slot after the last."""
+        return self.start + self.slots
 
 
 @dataclass(frozen=True, slots=True)
 class SpanAllocator:
-    """All spans of a buffer.
+    """All spans of a buffer. Methods return a changed copy.
 
     Attributes:
-        capacity: places of the buffer.
-        held: the spans, in the order of their places.
+        capacity: slots of the buffer.
+        held: the spans, in ascending order.
     """
 
     capacity: int = 0
@@ -49,8 +49,8 @@ class SpanAllocator:
 
     @property
     def used(self) -> int:
-        """Places that are some stream's."""
-        return sum(span.tokens for span in self.held)
+        """Allocated slots."""
+        return sum(span.slots for span in self.held)
 
     def of(self, owner: int) -> Span:
         """The span of a stream.
@@ -68,50 +68,50 @@ class SpanAllocator:
         return self._find(page_tokens, pages) is not None
 
     def allocate(self, owner: int, page_tokens: int, pages: int) -> "SpanAllocator":
-        """With a span more, in the first gap that is large enough.
+        """Add a span in the first gap that is large enough.
 
         Raises:
-            ValueError: there is none, a size is below 1, or the owner has a span already.
+            ValueError: no gap is large enough, a size is below 1, or the owner already has a span.
         """
         start = self._find(page_tokens, pages)
         if start is None:
-            raise ValueError(f"no {pages} pages of {page_tokens} tokens in a row among {self.capacity} places")
+            raise ValueError(f"no gap of {pages} pages of {page_tokens} tokens in a pool of {self.capacity} slots")
         return self._with(Span(owner, start, page_tokens, pages))
 
     def free(self, owner: int) -> "SpanAllocator":
-        """Without a stream's span, if it has one."""
+        """Remove a stream's span, if it has one."""
         return replace(self, held=tuple(span for span in self.held if span.owner != owner))
 
     def packed(self, owner: int, page_tokens: int, pages: int) -> "SpanAllocator":
-        """With a span more, and all of them moved together, in a buffer of just their size.
+        """Add a span and move all spans together, in a buffer of exactly the size that they need.
 
-        Spans of one page size come together: the only places lost are fewer than a page between two sizes.
+        Spans of one page size are adjacent, so less than a page is lost between two sizes and nothing elsewhere.
 
         Raises:
-            ValueError: a size is below 1, or the owner has a span already.
+            ValueError: a size is below 1, or the owner already has a span.
         """
         result = SpanAllocator()
         wanted = (*self.held, Span(owner, 0, page_tokens, pages))
         for span in sorted(wanted, key=lambda span: span.page_tokens):
             start = -(-result.capacity // span.page_tokens) * span.page_tokens
-            result = replace(result, capacity=start + span.tokens)._with(replace(span, start=start))
+            result = replace(result, capacity=start + span.slots)._with(replace(span, start=start))
         return result
 
     def check_integrity(self) -> None:
-        """Check that spans lie within the buffer, apart, in order, on page boundaries, each stream with one.
+        """Check that spans are within the buffer, disjoint, ascending and page-aligned, at most one per stream.
 
         Raises:
-            ValueError: they do not.
+            ValueError: they are not.
         """
         end = 0
         for span in self.held:
             if min(span.page_tokens, span.pages) < 1 or span.start % span.page_tokens or span.start < end:
                 raise ValueError(
-                    f"{span} is empty, off its page boundary or overlaps the one before, which ends at {end}"
+                    f"{span} is empty, not aligned to a page boundary, or overlaps the span before, which ends at {end}"
                 )
             end = span.stop
         if end > self.capacity:
-            raise ValueError(f"spans end at {end}, beyond the {self.capacity} places")
+            raise ValueError(f"spans end at {end}, beyond the {self.capacity} slots")
         if len({span.owner for span in self.held}) < len(self.held):
             raise ValueError(f"a stream has two spans: {self.held}")
 

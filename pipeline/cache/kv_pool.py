@@ -1,9 +1,9 @@
-"""The storage of all streams' memories: for each attention layer a buffer of keys and values that all streams share,
-and for each `kda` layer a row a stream.
+"""The KV cache pool: one buffer of keys and values per attention layer, which all streams share.
 
-The buffers are as large as the open streams need. A stream that finds no gap makes them grow, one layer after another,
-so that growing takes the memory of one layer more, not of all; the other streams' tokens move with them, together, and
-no gap is left. So nothing is held back for pictures larger than the cameras have, and no gap stays too small.
+The buffers are as large as the open streams need. If a new stream fits into no gap, the buffers are reallocated layer
+by layer, so that growing needs the extra memory of one layer, not of all. The other streams' tokens are copied and
+packed, which leaves no gaps. So no memory is reserved for images larger than the cameras deliver, and none is lost to
+fragmentation. The pool also owns the recurrent states of `kda` layers.
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from .window import CacheLayout
 
 @dataclass(frozen=True, slots=True)
 class PoolShape:
-    """What a stream takes in a pool: so much for each token place, and so much for itself.
+    """Memory per stream in a pool: an amount per slot, and a constant amount for recurrent states.
 
     Attributes:
-        layers: L, attention layers that keep keys and values.
+        layers: L, attention layers with keys and values.
         heads, head_dim: H and D, of keys and values.
         dtype, device: of the storage.
-        states: what layers keep that remember in a state of constant size.
+        states: the recurrent states of `kda` layers.
     """
 
     layers: int
@@ -38,33 +38,28 @@ class PoolShape:
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes of a stream apart from its tokens."""
+        """Bytes of a stream besides its slots."""
         return self.states.stream_bytes
 
     def bytes_of(self, layout: CacheLayout) -> int:
         """Bytes of a stream with this layout."""
-        return pages_of(layout) * layout.frame_tokens * self.token_bytes + self.stream_bytes
+        return layout.pages * layout.frame_tokens * self.token_bytes + self.stream_bytes
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of a token: keys and values of all layers."""
+        """Bytes of a slot: keys and values of all layers."""
         return self.layers * 2 * self.heads * self.head_dim * self.dtype.itemsize
 
     def describe(self, layout: CacheLayout) -> str:
-        """How much memory a stream takes, as a sum that can be checked."""
+        """The memory of a stream as text, with the factors that make it up."""
         tokens = (
-            f"{layout.slots} frames of {layout.frame_tokens} tokens and {layout.history_slots} x {layout.kept_tokens} "
-            f"tokens of history, each {_layers(self.layers, '')} x 2 x {self.heads} heads x {self.head_dim} x "
-            f"{self.dtype.itemsize} bytes"
+            f"{layout.frame_pages} frames of {layout.frame_tokens} tokens and "
+            f"{layout.history_entries} x {layout.entry_tokens} tokens of history, "
+            f"each {_layers(self.layers, '')} x 2 x {self.heads} heads x {self.head_dim} x {self.dtype.itemsize} bytes"
         )
         count = self.states.layers
         states = f", and {gib(self.stream_bytes)} for {_layers(count, 'kda ')}" if count else ""
         return f"{gib(self.bytes_of(layout))} for {tokens}{states}"
-
-
-def pages_of(layout: CacheLayout) -> int:
-    """Pages that a stream takes: a page holds a frame's tokens, and the history takes as many as it fills."""
-    return -(-layout.tokens // layout.frame_tokens)
 
 
 def _layers(count: int, kind: str) -> str:
@@ -72,20 +67,20 @@ def _layers(count: int, kind: str) -> str:
 
 
 def gib(count: int) -> str:
-    """Bytes for people: `1.50 GiB`, or `12.3 MiB` below one."""
+    """A number of bytes as text: `1.50 GiB`, or `12.3 MiB` below 1 GiB."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 class KVCachePool:
-    """Owns the buffers. Streams are numbered; the numbers are never used again.
+    """Owns the buffers. Each stream gets a number, its owner; numbers are never reused.
 
     Attributes:
-        shape: what a token and a stream take.
-        states: what `kda` layers keep.
+        shape: memory per slot and per stream.
+        states: the recurrent states of `kda` layers.
 
     Args:
-        shape: what a token takes.
-        limit_bytes: bytes of all buffers at most; None for as many as the device has.
+        shape: memory per slot and per stream.
+        limit_bytes: maximum size of all buffers; None for as much as the device has.
     """
 
     def __init__(self, shape: PoolShape, limit_bytes: int | None = None) -> None:
@@ -105,39 +100,39 @@ class KVCachePool:
 
     @property
     def version(self) -> int:
-        """Rises whenever a buffer is replaced by another, so that addresses change."""
+        """Increases whenever a buffer is reallocated, so that addresses change."""
         return self._replaced + self.states.version
 
     def row(self, owner: int) -> int:
         """A stream's row in `states`.
 
         Raises:
-            KeyError: it has none.
+            KeyError: there is no such stream.
         """
         return self._rows[owner]
 
     @property
     def spans(self) -> SpanAllocator:
-        """Who holds what."""
+        """The spans of all streams."""
         return self._spans
 
     def layer(self, index: int) -> Tensor:
-        """A layer's keys and values [2, T, H, D] of all T places; valid until the next `allocate`."""
+        """A layer's keys and values [2, T, H, D] in all T slots of the pool; valid until the next `allocate`."""
         return self._buffers[index]
 
     def pages(self, index: int, page_tokens: int) -> tuple[Tensor, Tensor]:
-        """A layer's keys and values as pages [T // page_tokens, page_tokens, H, D], without a copy."""
+        """A layer's keys and values as pages [T // page_tokens, page_tokens, H, D], views of the buffer."""
         keys, values = self._buffers[index].unbind(0)
         count = keys.shape[0] // page_tokens
         shape = (count, page_tokens, *keys.shape[1:])
         return keys[: count * page_tokens].view(shape), values[: count * page_tokens].view(shape)
 
     def can_allocate(self, layout: CacheLayout) -> bool:
-        """Whether a stream would be let in, as far as the limit says."""
+        """Whether the limit leaves room for another stream."""
         return self._refusal(layout) is None
 
     def allocate(self, layout: CacheLayout) -> int:
-        """Take places for a stream; they may hold anything. The streams' spans may move.
+        """Allocate slots for a stream, uninitialised. The spans of other streams may move.
 
         Returns:
             the stream's number.
@@ -149,14 +144,14 @@ class KVCachePool:
         if reason is not None:
             raise AdmissionError(reason)
         try:
-            return self.hold_pages(layout.frame_tokens, pages_of(layout))
+            return self.allocate_pages(layout.frame_tokens, layout.pages)
         except (RuntimeError, MemoryError) as error:
             if is_device_failure(error):
                 raise
-            raise AdmissionError(f"{self._no_room(layout)}, and the device has no more: {error}") from error
+            raise AdmissionError(f"{self._no_room(layout)}, and the device has no memory left: {error}") from error
 
-    def hold_pages(self, page_tokens: int, pages: int) -> int:
-        """As `allocate`, whatever the limit.
+    def allocate_pages(self, page_tokens: int, pages: int) -> int:
+        """Allocate pages for a stream, without regard to the limit.
 
         Raises:
             RuntimeError, MemoryError: the device has no room. Nothing has changed.
@@ -175,7 +170,7 @@ class KVCachePool:
         return owner
 
     def free(self, owner: int) -> None:
-        """Give a stream's places back; with the last stream the buffers go. Idempotent."""
+        """Free a stream's slots; the last stream frees the buffers. Idempotent."""
         self._free_row(owner)
         self._spans = self._spans.free(owner)
         if not self._spans.held and self._spans.capacity:
@@ -185,35 +180,35 @@ class KVCachePool:
             self._trim()
 
     def span(self, owner: int) -> Span:
-        """A stream's places.
+        """The slots of a stream.
 
         Raises:
-            KeyError: it has none.
+            KeyError: there is no such stream.
         """
         return self._spans.of(owner)
 
     def check_integrity(self) -> None:
-        """Check that the books are right and the buffers are as large as they say.
+        """Check that the spans are consistent and the buffers have their size.
 
         Raises:
-            ValueError: they are not.
+            ValueError: they do not.
         """
         self._spans.check_integrity()
         sizes = {buffer.shape[1] for buffer in self._buffers}
         if sizes - {self._spans.capacity}:
-            raise ValueError(f"buffers have {sorted(sizes)} places, the books {self._spans.capacity}")
+            raise ValueError(f"buffers have {sorted(sizes)} slots, the allocator has {self._spans.capacity}")
 
     def _free_row(self, owner: int) -> None:
         if owner in self._rows:
             self.states.free(self._rows.pop(owner))
 
-    def _empty(self, tokens: int) -> Tensor:
+    def _empty(self, slots: int) -> Tensor:
         shape = self.shape
-        with torch.inference_mode(False):  # else nothing outside inference mode could write to it
-            return torch.empty((2, tokens, shape.heads, shape.head_dim), dtype=shape.dtype, device=shape.device)
+        with torch.inference_mode(False):  # an inference tensor could not be written outside inference mode
+            return torch.empty((2, slots, shape.heads, shape.head_dim), dtype=shape.dtype, device=shape.device)
 
     def _refusal(self, layout: CacheLayout) -> str | None:
-        page_tokens, pages = layout.frame_tokens, pages_of(layout)
+        page_tokens, pages = layout.frame_tokens, layout.pages
         if self._limit_bytes is None:
             return None
         fits = self._spans.can_allocate(page_tokens, pages)
@@ -223,10 +218,10 @@ class KVCachePool:
 
     def _no_room(self, layout: CacheLayout) -> str:
         used = self._spans.used * self.shape.token_bytes + len(self._spans.held) * self.shape.stream_bytes
-        most = "" if self._limit_bytes is None else f", of {gib(self._limit_bytes)} at most"
+        limit = "" if self._limit_bytes is None else f", the limit is {gib(self._limit_bytes)}"
         return (
-            f"no memory for another stream: it takes {self.shape.describe(layout)}; "
-            f"{len(self._spans.held)} streams hold {gib(used)}{most}"
+            f"no memory for another stream: it needs {self.shape.describe(layout)}; "
+            f"{len(self._spans.held)} streams use {gib(used)}{limit}"
         )
 
     def _rebuild(self, spans: SpanAllocator) -> None:
@@ -236,7 +231,7 @@ class KVCachePool:
                 self._move(index, old, spans)
                 done += 1
         except (RuntimeError, MemoryError):
-            # There is room to go back: a layer's old buffer is smaller than its new one.
+            # There is room to undo it: a layer's old buffer is smaller than its new one.
             for index in reversed(range(done)):
                 self._move(index, spans, old)
             raise
@@ -244,7 +239,7 @@ class KVCachePool:
         self._trim()
 
     def _trim(self) -> None:
-        # PyTorch keeps freed memory for itself: no old buffer fits a larger new one, so all of them would stay.
+        # PyTorch caches freed memory. No old buffer is large enough for a new one, so all of them would stay allocated.
         if self.shape.device.type == "cuda":
             torch.cuda.empty_cache()
 

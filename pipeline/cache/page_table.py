@@ -1,4 +1,4 @@
-"""What the queries of a step see, as page tables: the arrays that a paged attention kernel takes, in plain Python."""
+"""The visible slots of a step as page tables: the arrays that paged attention kernels take, in plain Python."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class VisibleRanges:
-    """What the queries of a frame see, or of several frames that see the same: places counted from the pool's first.
+    """The slots that the queries of one frame attend to, or of consecutive frames that attend to the same.
 
     Attributes:
-        rows: query tokens.
-        ranges: the places, in ascending order, none adjacent to the next.
-        page_tokens: tokens of a page.
+        rows: number of query tokens.
+        ranges: slots counted from the pool's first, as ascending ranges with gaps between them.
+        page_tokens: slots of a page.
     """
 
     rows: int
@@ -26,33 +26,36 @@ class VisibleRanges:
 
     @property
     def tokens(self) -> int:
-        """Places seen."""
+        """Number of visible tokens."""
         return sum(stop - start for start, stop in self.ranges)
 
 
 def visible_ranges(span: Span, plan: StepPlan) -> tuple[VisibleRanges, ...]:
-    """What the frames of a step of a stream in `span` see, in order; frames in a row that see the same are one."""
-    seen = [(visible, len(tuple(frames))) for visible, frames in groupby(plan.frames, key=lambda frame: frame.visible)]
+    """The visible slots of the frames of one stream's step, in order; `span` is the stream's.
+
+    Consecutive frames that attend to the same slots share one entry.
+    """
+    groups = groupby(plan.frames, key=lambda frame: frame.visible)
     return tuple(
         VisibleRanges(
-            count * span.page_tokens,
+            len(tuple(frames)) * span.page_tokens,
             tuple((span.start + start, span.start + stop) for start, stop in visible),
             span.page_tokens,
         )
-        for visible, count in seen
+        for visible, frames in groups
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """Page tables of B groups of queries, one after the other.
+    """Page tables of B consecutive groups of queries.
 
     Attributes:
-        page_tokens: tokens of a page.
-        query_starts: [B + 1], first query of each group, then how many there are.
-        page_starts: [B + 1], first entry of each group in `pages`, then how many there are.
-        pages: numbers of the pages, in the order in which they are read.
-        last_page_tokens: [B], tokens of each group's last page that may be read; all of every other page are.
+        page_tokens: slots of a page.
+        query_starts: [B + 1], first query of each group, then the total.
+        page_starts: [B + 1], first entry of each group in `pages`, then the total.
+        pages: page numbers in the order in which they are read.
+        last_page_tokens: [B], number of valid tokens in each group's last page; other pages are full.
     """
 
     page_tokens: int
@@ -62,60 +65,60 @@ class PageTable:
     last_page_tokens: tuple[int, ...]
 
     @classmethod
-    def of(cls, sights: Sequence[VisibleRanges]) -> "PageTable":
-        """The tables of a step.
+    def of(cls, visible: Sequence[VisibleRanges]) -> "PageTable":
+        """Build the tables of a step.
 
         Raises:
-            ValueError: a group sees nothing, parts of pages other than the beginning of its last one, or pages of
-                another size than the others.
+            ValueError: a group sees nothing, a partial page other than the start of its last one, or pages of another
+                size than the others.
         """
-        page = sights[0].page_tokens
-        for sight in sights:
-            inner = [place for bounds in sight.ranges for place in bounds][:-1]
-            if sight.page_tokens != page or not sight.tokens or sight.rows < 1 or any(place % page for place in inner):
-                raise ValueError(f"no page table of {page}-token pages for {sight}")
-        runs = [[number for bounds in sight.ranges for number in _pages(bounds, page)] for sight in sights]
+        size = visible[0].page_tokens
+        for group in visible:
+            inner = [bound for bounds in group.ranges for bound in bounds][:-1]
+            if group.page_tokens != size or not group.tokens or group.rows < 1 or any(bound % size for bound in inner):
+                raise ValueError(f"no page table of {size}-token pages for {group}")
+        pages = [[number for bounds in group.ranges for number in _pages(bounds, size)] for group in visible]
         return cls(
-            page_tokens=page,
-            query_starts=tuple(accumulate((sight.rows for sight in sights), initial=0)),
-            page_starts=tuple(accumulate((len(run) for run in runs), initial=0)),
-            pages=tuple(number for run in runs for number in run),
-            last_page_tokens=tuple((sight.ranges[-1][1] - 1) % page + 1 for sight in sights),
+            page_tokens=size,
+            query_starts=tuple(accumulate((group.rows for group in visible), initial=0)),
+            page_starts=tuple(accumulate((len(numbers) for numbers in pages), initial=0)),
+            pages=tuple(number for numbers in pages for number in numbers),
+            last_page_tokens=tuple((group.ranges[-1][1] - 1) % size + 1 for group in visible),
         )
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """[B], tokens that each group sees."""
+        """[B], number of tokens that each group attends to."""
         counts = (stop - start for start, stop in pairwise(self.page_starts))
         return tuple(
             (count - 1) * self.page_tokens + last for count, last in zip(counts, self.last_page_tokens, strict=True)
         )
 
     def check(self, pool_pages: int, row_numbers: int) -> None:
-        """Check the arrays as a kernel cannot, which would read elsewhere instead.
+        """Check the arrays, since a kernel would read out of bounds instead.
 
         Args:
             pool_pages: pages in the pool.
-            row_numbers: numbers of a token's row, H x D.
+            row_numbers: numbers in a token's row, H x D.
 
         Raises:
-            ValueError: they contradict each other, name pages that are not there, or are beyond 32 bits.
+            ValueError: they contradict each other, name pages outside the pool, or exceed 32 bits.
         """
         for starts in (self.query_starts, self.page_starts):
             if starts[0] or any(b <= a for a, b in pairwise(starts)):
-                raise ValueError(f"starts rise from 0, got {starts}")
+                raise ValueError(f"starts must increase from 0, got {starts}")
         if not len(self.query_starts) == len(self.page_starts) == len(self.last_page_tokens) + 1:
-            raise ValueError("the arrays are of different numbers of groups")
+            raise ValueError("the arrays have different numbers of groups")
         if len(self.pages) != self.page_starts[-1] or not 0 <= min(self.pages) <= max(self.pages) < pool_pages:
             raise ValueError(f"expected {self.page_starts[-1]} pages below {pool_pages}, got {self.pages}")
         if not all(1 <= last <= self.page_tokens for last in self.last_page_tokens):
-            raise ValueError(f"a last page has 1 to {self.page_tokens} tokens, got {self.last_page_tokens}")
-        # Kernels multiply page by stride in 64 bits, but hold the stride itself, tokens and rows in 32.
+            raise ValueError(f"expected last pages of 1 to {self.page_tokens} tokens, got {self.last_page_tokens}")
+        # Kernels multiply page and stride in 64 bits, but keep the stride itself, tokens and rows in 32.
         largest = max(self.page_tokens * row_numbers, self.query_starts[-1] * row_numbers, sum(self.tokens))
         if largest > INT32_MAX:
-            raise ValueError(f"beyond 32 bits: {largest} for {self.query_starts[-1]} queries of {row_numbers} numbers")
+            raise ValueError(f"{largest} exceeds 32 bits, for {self.query_starts[-1]} queries of {row_numbers} numbers")
 
 
-def _pages(bounds: Range, page: int) -> range:
+def _pages(bounds: Range, size: int) -> range:
     start, stop = bounds
-    return range(start // page, -(-stop // page))
+    return range(start // size, -(-stop // size))

@@ -1,21 +1,20 @@
-"""The storage of what `kda` blocks remember: for each of them one row a stream, of constant size whatever its age."""
+"""The pool of recurrent states: one row per stream for each `kda` layer, of constant size."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..model.delta_attention import DeltaAttentionConfig, DeltaAttentionState, streaming_config
-from ..model.delta_attention import new_state as zeros
+from ..model.delta_state import DeltaAttentionConfig, DeltaAttentionState, new_state, streaming_config
 
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """What a stream takes.
+    """Memory of a stream's recurrent states.
 
     Attributes:
-        layers: `kda` blocks that run.
-        config: what each of them is; without any, its values do not matter.
+        layers: number of `kda` layers that run.
+        config: the shape of each layer; irrelevant without layers.
         dtype: of the inputs that the short convolution keeps; the matrices are float32.
         device: of the storage.
     """
@@ -27,22 +26,22 @@ class StateShape:
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes of a stream's rows of all layers."""
+        """Bytes of a stream's rows in all layers."""
         return self.layers * self.config.state_bytes(self.dtype)
 
 
 NO_STATES = StateShape(0, streaming_config(1, 1), torch.float32, torch.device("cpu"))
-"""Where no `kda` block runs."""
+"""The shape for a network without `kda` layers."""
 
 
 class RecurrentStatePool:
-    """Owns the rows. It grows by doubling, and goes with the last stream. Rows of no layers take nothing.
+    """Owns the rows. It doubles when it is full, and the last stream frees it. Without layers it takes no memory.
 
     Attributes:
-        version: rises whenever a layer's rows are replaced by others, so that addresses change.
+        version: increases whenever a layer's rows are reallocated, so that addresses change.
 
     Args:
-        shape: what a stream takes.
+        shape: memory of a stream.
     """
 
     def __init__(self, shape: StateShape) -> None:
@@ -50,7 +49,7 @@ class RecurrentStatePool:
         self.version = 0
         self._held: set[int] = set()
         self._capacity = 0
-        self._layers = self._zeros(0)
+        self._layers = self._new_layers(0)
 
     @property
     def nbytes(self) -> int:
@@ -59,22 +58,22 @@ class RecurrentStatePool:
 
     @property
     def nbytes_with_another(self) -> int:
-        """Bytes of all rows once another stream is in."""
+        """Bytes of all rows with one stream more."""
         return self._capacity_for(len(self._held) + 1) * self.shape.stream_bytes
 
     def layer(self, index: int) -> DeltaAttentionState:
-        """A layer's rows, of all streams; valid until the next `allocate`."""
+        """A layer's rows of all streams; valid until the next `allocate`."""
         return self._layers[index]
 
     def allocate(self) -> int:
-        """Take a row, the same in every layer; it may hold anything.
+        """Allocate a row, the same in every layer, uninitialised.
 
         Raises:
             RuntimeError, MemoryError: the device has no room. Nothing has changed.
         """
         capacity = self._capacity_for(len(self._held) + 1)
         if capacity > self._capacity:
-            grown = self._zeros(capacity)
+            grown = self._new_layers(capacity)
             for new, old in zip(grown, self._layers, strict=True):
                 for to, source in zip(new.tensors, old.tensors, strict=True):
                     to[: self._capacity] = source
@@ -85,15 +84,15 @@ class RecurrentStatePool:
         return row
 
     def free(self, row: int) -> None:
-        """Give a row back. Idempotent."""
+        """Free a row. Idempotent."""
         self._held.discard(row)
         if not self._held and self._capacity:
             self._capacity = 0
-            self._layers = self._zeros(0)
+            self._layers = self._new_layers(0)
             self.version += self.shape.layers
 
     def read(self, index: int, row: int) -> tuple[Tensor, ...]:
-        """What a layer keeps of one stream, views: `recurrent` [HV, K, V] float32, then `convolution` [3, D]."""
+        """A layer's state of one stream, as views: `recurrent` [HV, K, V] float32, then `convolution` [3, D]."""
         return tuple(tensor[row] for tensor in self._layers[index].tensors)
 
     def _capacity_for(self, streams: int) -> int:
@@ -102,7 +101,7 @@ class RecurrentStatePool:
             capacity *= 2
         return capacity
 
-    def _zeros(self, rows: int) -> list[DeltaAttentionState]:
+    def _new_layers(self, rows: int) -> list[DeltaAttentionState]:
         shape = self.shape
-        with torch.inference_mode(False):  # else nothing outside inference mode could write to it
-            return [zeros(shape.config, rows, shape.dtype, shape.device) for _ in range(shape.layers)]
+        with torch.inference_mode(False):  # an inference tensor could not be written outside inference mode
+            return [new_state(shape.config, rows, shape.dtype, shape.device) for _ in range(shape.layers)]

@@ -1,4 +1,4 @@
-"""All that a model remembers of one stream: a ledger that says what stands where, and places of the shared pool."""
+"""The cache of one stream: its window, and its slots in the shared pool."""
 
 from dataclasses import dataclass
 
@@ -11,62 +11,60 @@ from .window import StreamWindow
 
 @dataclass(slots=True, eq=False)
 class StreamState:
-    """One stream's memory. A `Step` and a stream that goes on from a file write to it, and the methods here.
+    """One stream's cache. It is changed by a `Step`, by restoring a state file, and by the methods here.
 
     Attributes:
-        ledger: which frame stands where, counted from the stream's first place.
-        pool: where its tokens are stored: keys, normalised and rotated, and values of each layer. Only the places that
-            the ledger calls visible hold anything.
-        owner: its number in the pool.
-        carried: whether what `kda` layers keep is that of the epoch before, which has scanned the next frames already.
+        window: which slots hold which frame, counted from the stream's first slot.
+        pool: holds the tokens: keys, normalised and rotated, and values of each layer. Only slots that the window calls
+            visible are initialised.
+        owner: the stream's number in the pool.
+        carried: whether the states of `kda` layers are from the previous epoch, and have already scanned the frames of
+            the next step.
     """
 
-    ledger: StreamWindow
+    window: StreamWindow
     pool: KVCachePool
     owner: int
     carried: bool = False
 
     @classmethod
-    def allocate(cls, pool: KVCachePool, ledger: StreamWindow) -> "StreamState":
-        """A stream whose ledger is given, usually an empty one, with places in the pool that hold nothing yet.
+    def allocate(cls, pool: KVCachePool, window: StreamWindow) -> "StreamState":
+        """Allocate the slots of a stream, uninitialised, with the given window, usually an empty one.
 
         Raises:
             AdmissionError: the pool has no room for it.
         """
-        return cls(ledger, pool, pool.allocate(ledger.layout))
+        return cls(window, pool, pool.allocate(window.layout))
 
     @property
     def span(self) -> Span:
-        """Its places in the pool. They move when the pool grows, so never keep it."""
+        """Its slots in the pool. Never store it: the span moves when the pool grows."""
         return self.pool.span(self.owner)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its places, used or not; constant over a stream's life."""
-        return self.span.tokens * self.pool.shape.token_bytes + self.pool.shape.stream_bytes
+        """Bytes of its slots, whether used or not; constant over the stream's life."""
+        return self.span.slots * self.pool.shape.token_bytes + self.pool.shape.stream_bytes
 
     def layer(self, index: int) -> Tensor:
-        """A layer's keys and values [2, N, H, D], a view of the stream's places."""
+        """A layer's keys and values [2, N, H, D], a view of the stream's slots."""
         span = self.span
         return self.pool.layer(index)[:, span.start : span.stop]
 
     def kept(self, index: int) -> tuple[Tensor, ...]:
-        """What later steps can see of a layer: keys and values [2, n, H, D] of each of the ledger's `kept` ranges.
-
-        They are views of the stream's places.
-        """
+        """Keys and values [2, n, H, D] of a layer that later steps can see: one view per range of `window.kept`."""
         layer = self.layer(index)
-        return tuple(layer[:, start:stop] for start, stop in self.ledger.kept)
+        return tuple(layer[:, start:stop] for start, stop in self.window.kept)
 
     def states(self, index: int) -> tuple[Tensor, ...]:
-        """What a `kda` layer keeps, views: see `RecurrentStatePool.read`."""
+        """The state of a `kda` layer, as views: see `RecurrentStatePool.read`."""
         return self.pool.states.read(index, self.pool.row(self.owner))
 
     def reset(self, *, carry: bool = False) -> None:
-        """Forget everything; the places are kept. `carry` keeps what `kda` layers have, for a new epoch."""
-        self.ledger = StreamWindow(self.ledger.layout)
+        """Clear the window but keep the slots. `carry` keeps the states of `kda` layers, for a new epoch."""
+        self.window = StreamWindow(self.window.layout)
         self.carried = carry
 
     def free(self) -> None:
-        """Give the places back. The state must not be used any more. Idempotent."""
+        """Free the slots. The state must not be used afterwards. Idempotent."""
         self.pool.free(self.owner)

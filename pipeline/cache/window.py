@@ -1,14 +1,17 @@
-"""Which frame's tokens stand where in a stream's storage, in plain Python: once for all layers, which are alike.
+"""The sliding window of a stream: which slots of its storage hold which frame's tokens, and what each frame sees.
 
-Storage is one range of token places, in this order:
+Plain Python, without storage. One window serves all layers, since they all hold the same tokens.
 
-    | front slots | pinned slots (scale frames) | ring slots (window) | history (special tokens of evicted frames) |
+A slot holds the keys and values of one token. A stream's slots are one contiguous range:
 
-A slot holds the P tokens of one frame. Front slots hold frames that are attended to in their own step only:
-non-keyframes, or scale frames that do not fit into the window when nothing is pinned. The history begins to fill when
-the window is full, so what a step of one frame attends to is always one unbroken range of places; keys may stand in any
-order. A run of frames in one step sees a window that moves on with each of them: the ring and the history have room for
-the frames that only the first of a run still sees, and what a frame sees is up to `MOST_RANGES` ranges.
+    | front pages | pinned pages (scale frames) | ring pages (window) | history (special tokens of evicted frames) |
+
+A page holds the P tokens of one frame. Front pages hold frames that are visible in their own step only:
+non-keyframes, or scale frames that exceed the window when nothing is pinned. The history fills up only after the window
+is full, so a step of one frame always sees one contiguous range of slots; keys may be in any order.
+
+With several frames per step each frame sees a different window. The ring and the history have room for the frames that
+only the first of them still sees, and a frame sees up to `MAX_RANGES` ranges.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,10 +21,10 @@ from ..config import StreamConfig
 from ..frames import Context
 
 Range = tuple[int, int]
-"""First and last + 1 of some places."""
+"""Start and stop of a range of slots."""
 
-MOST_RANGES = 5
-"""A front slot, the scale frames, and two arcs each of the ring and of the history."""
+MAX_RANGES = 5
+"""A front page, the scale frames, and two arcs each of the ring and of the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,69 +32,74 @@ class CacheLayout:
     """Sizes of a stream's storage.
 
     Attributes:
-        frame_tokens: P, tokens of a frame.
-        front: front slots.
-        window: keyframes that are attended to whole, at most.
-        pinned: scale frames that stay for ever, at most.
-        scale_frames: frames of the stream's first step, at most.
+        frame_tokens: P, tokens of a frame, and slots of a page.
+        front_pages: pages of frames that are visible in their own step only.
+        window_frames: maximum number of keyframes of which all tokens are visible.
+        pinned_pages: pages of scale frames that are never evicted.
+        scale_frames: maximum number of frames in the stream's first step.
         keyframe_interval: after the first step, every n-th frame is a keyframe.
-        history: evicted frames whose special tokens are attended to, at most.
-        kept_tokens: tokens, from a frame's first on, that an evicted frame leaves behind.
-        frames_per_step: frames of a later step, at most.
+        history_frames: maximum number of evicted frames of which the special tokens are visible.
+        entry_tokens: tokens of a history entry: the first tokens of an evicted frame.
+        frames_per_step: maximum number of frames in a later step.
     """
 
     frame_tokens: int
-    front: int
-    window: int
-    pinned: int
+    front_pages: int
+    window_frames: int
+    pinned_pages: int
     scale_frames: int
     keyframe_interval: int
-    history: int
-    kept_tokens: int
+    history_frames: int
+    entry_tokens: int
     frames_per_step: int = 1
 
     @classmethod
     def of(cls, stream: StreamConfig, frame_tokens: int, special_tokens: int) -> "CacheLayout":
         """The layout for frames of `frame_tokens` tokens, the first `special_tokens` of which are special."""
-        retention, run = stream.retention, stream.frames_per_step
+        retention, per_step = stream.retention, stream.frames_per_step
         pinned = stream.scale_frames if retention.include_scale_frames else 0
         overflow = 0 if pinned else max(0, stream.scale_frames - stream.window)
         return cls(
             frame_tokens=frame_tokens,
-            front=max(overflow, run - run // stream.keyframe_interval),
-            window=stream.window,
-            pinned=pinned,
+            front_pages=max(overflow, per_step - per_step // stream.keyframe_interval),
+            window_frames=stream.window,
+            pinned_pages=pinned,
             scale_frames=stream.scale_frames,
             keyframe_interval=stream.keyframe_interval,
-            history=stream.kept_history if retention.cross_frame_special else 0,
-            kept_tokens=1 if retention.camera_only else special_tokens,
-            frames_per_step=run,
+            history_frames=stream.kept_history if retention.cross_frame_special else 0,
+            entry_tokens=1 if retention.camera_only else special_tokens,
+            frames_per_step=per_step,
         )
 
     @property
-    def ring(self) -> int:
-        """Ring slots: the last frame of a run is written while the first still sees all of its window."""
-        return self.window + self.frames_per_step - 1
+    def ring_pages(self) -> int:
+        """Pages of the ring: the last frame of a step is written while the first still sees its whole window."""
+        return self.window_frames + self.frames_per_step - 1
 
     @property
-    def history_slots(self) -> int:
-        """Evicted frames that leave tokens in the storage, at most."""
-        return self.history + self.frames_per_step - 1 if self.history else 0
+    def frame_pages(self) -> int:
+        """Pages that hold frames: front, pinned and ring pages."""
+        return self.front_pages + self.pinned_pages + self.ring_pages
+
+    @property
+    def history_entries(self) -> int:
+        """Entries of the history, each with `entry_tokens` slots."""
+        return self.history_frames + self.frames_per_step - 1 if self.history_frames else 0
 
     @property
     def slots(self) -> int:
-        """Slots of all kinds."""
-        return self.front + self.pinned + self.ring
+        """N, the number of slots."""
+        return self.frame_pages * self.frame_tokens + self.history_entries * self.entry_tokens
 
     @property
-    def tokens(self) -> int:
-        """N, token places in all."""
-        return self.slots * self.frame_tokens + self.history_slots * self.kept_tokens
+    def pages(self) -> int:
+        """Pages in total: frame pages, and as many as the history fills."""
+        return -(-self.slots // self.frame_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOp:
-    """Copy `tokens` tokens from place `source` to place `target`."""
+    """Copy the tokens of `tokens` slots: from slot `source` on to slot `target` on."""
 
     source: int
     target: int
@@ -100,33 +108,33 @@ class CopyOp:
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """What becomes of one frame of a step.
+    """One frame of a step.
 
     Attributes:
-        number: frames committed before it: its position in time.
-        keyframe: whether it stays in memory.
-        place: first place of its P tokens.
-        visible: the places that it attends to, in ascending order, none adjacent to the next.
+        number: number of frames committed before it, its position in time.
+        keyframe: whether it enters the window.
+        slot: first slot of its P tokens.
+        visible: the slots that it attends to, as ascending ranges with gaps between them.
         context: the same, counted in frames.
     """
 
     number: int
     keyframe: bool
-    place: int
+    slot: int
     visible: tuple[Range, ...]
     context: Context
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step does to a stream's storage, and what it attends to.
+    """What one step writes to a stream's storage, and what its frames attend to.
 
     Attributes:
-        frames: what becomes of each frame.
-        first: whether this is the stream's first step, whose frames all attend to each other.
+        frames: the frames.
+        first: whether this is the stream's first step, in which all frames attend to each other.
         evictions: copies before the step: special tokens of frames that leave the window.
-        late_evictions: copies after the step: special tokens of scale frames that found no room in the window.
-        after: the ledger once the step is committed.
+        late_evictions: copies after the step: special tokens of scale frames that exceed the window.
+        after: the window once the step is committed.
     """
 
     frames: tuple[FramePlan, ...]
@@ -137,19 +145,19 @@ class StepPlan:
 
     @property
     def keeps(self) -> bool:
-        """Whether any of the frames stays in memory."""
+        """Whether any of the frames enters the window."""
         return any(frame.keyframe for frame in self.frames)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamWindow:
-    """What a stream's storage holds, as a value: until a step's `after` is taken, nothing has changed.
+    """The contents of a stream's storage, as a value: a step takes effect only when its `after` replaces the window.
 
     Attributes:
         layout: sizes of the storage.
-        committed: frames committed so far, scale frames included.
-        pinned: scale frames that stay for ever.
-        later: frames after the first step, non-keyframes included.
+        committed: frames committed so far, including scale frames.
+        pinned: scale frames that are never evicted.
+        later: frames after the first step, including non-keyframes.
     """
 
     layout: CacheLayout
@@ -159,13 +167,13 @@ class StreamWindow:
 
     @property
     def ringed(self) -> int:
-        """Frames that have gone into the ring so far."""
+        """Frames written to the ring so far."""
         return self.committed - self.pinned
 
     @property
     def live(self) -> int:
-        """Frames of the window now."""
-        return min(self.ringed, self.layout.window)
+        """Frames of which all tokens are visible, without pinned ones."""
+        return min(self.ringed, self.layout.window_frames)
 
     @property
     def evicted(self) -> int:
@@ -174,21 +182,21 @@ class StreamWindow:
 
     @property
     def remembered(self) -> int:
-        """Evicted frames whose special tokens are still attended to."""
-        return min(self.evicted, self.layout.history)
+        """Evicted frames of which the special tokens are still visible."""
+        return min(self.evicted, self.layout.history_frames)
 
     @property
     def kept(self) -> tuple[Range, ...]:
-        """The places that later steps can see, in ascending order, none adjacent to the next; none if it is empty."""
-        size, kept = self.layout.frame_tokens, self.layout.kept_tokens
-        window = _arcs(self.evicted, self.live, self.layout.ring)
-        history = _arcs(self.evicted - self.remembered, self.remembered, self.layout.history_slots)
-        ring, past = self._place(self.pinned), self._history_start
-        return _joined(
+        """The slots that later steps can see, as ascending ranges with gaps between them; none if it is empty."""
+        page, entry = self.layout.frame_tokens, self.layout.entry_tokens
+        ring_arcs = _arcs(self.evicted, self.live, self.layout.ring_pages)
+        history_arcs = _arcs(self.evicted - self.remembered, self.remembered, self.layout.history_entries)
+        ring, history = self._page_slot(self.pinned), self._history_slot
+        return _merged(
             (
-                (self._place(0), ring),
-                *((ring + start * size, ring + stop * size) for start, stop in window),
-                *((past + start * kept, past + stop * kept) for start, stop in history),
+                (self._page_slot(0), ring),
+                *((ring + start * page, ring + stop * page) for start, stop in ring_arcs),
+                *((history + start * entry, history + stop * entry) for start, stop in history_arcs),
             )
         )
 
@@ -196,82 +204,82 @@ class StreamWindow:
         """Plan a step of the next `frames` frames: up to `scale_frames` in the first step, then `frames_per_step`.
 
         Raises:
-            ValueError: that is not how many frames the step may have.
+            ValueError: the step cannot have this many frames.
         """
         most = self.layout.frames_per_step if self.committed else self.layout.scale_frames
         if not 1 <= frames <= most:
-            raise ValueError(f"a step takes 1 to {most} frames here, got {frames}")
-        return self._plan_run(frames) if self.committed else self._plan_first(frames)
+            raise ValueError(f"expected a step of 1 to {most} frames, got {frames}")
+        return self._plan_later(frames) if self.committed else self._plan_first(frames)
 
     def _plan_first(self, frames: int) -> StepPlan:
-        pinned = frames if self.layout.pinned else 0
-        overflow = 0 if pinned else max(0, frames - self.layout.window)
+        pinned = frames if self.layout.pinned_pages else 0
+        overflow = 0 if pinned else max(0, frames - self.layout.window_frames)
         after = replace(self, committed=frames, pinned=pinned)
-        slots = [i - overflow if i < overflow else self._first_slot(i, pinned) for i in range(frames)]
-        places = [self._place(slot) for slot in slots]
-        visible = _joined((place, place + self.layout.frame_tokens) for place in sorted(places))
+        pages = [i - overflow if i < overflow else self._first_page(i, pinned) for i in range(frames)]
+        slots = [self._page_slot(page) for page in pages]
+        visible = _merged((slot, slot + self.layout.frame_tokens) for slot in sorted(slots))
         context = Context(frames)
         return StepPlan(
-            frames=tuple(FramePlan(number, True, place, visible, context) for number, place in enumerate(places)),
+            frames=tuple(FramePlan(number, True, slot, visible, context) for number, slot in enumerate(slots)),
             first=True,
             evictions=(),
-            late_evictions=after._moves(places[:overflow], first_number=0),
+            late_evictions=after._copies(slots[:overflow], first_number=0),
             after=after,
         )
 
-    def _first_slot(self, frame: int, pinned: int) -> int:
-        return frame if pinned else frame % self.layout.ring
+    def _first_page(self, frame: int, pinned: int) -> int:
+        return frame if pinned else frame % self.layout.ring_pages
 
-    def _plan_run(self, frames: int) -> StepPlan:
-        ledger, planned, evictions, passing = self, list[FramePlan](), list[CopyOp](), 0
+    def _plan_later(self, frames: int) -> StepPlan:
+        window, planned, evictions, transient = self, list[FramePlan](), list[CopyOp](), 0
         for _ in range(frames):
-            if ledger.later % self.layout.keyframe_interval:
-                passing += 1
-                planned.append(ledger._passing(-passing))
-                ledger = replace(ledger, later=ledger.later + 1)
+            if window.later % self.layout.keyframe_interval:
+                transient += 1
+                planned.append(window._plan_transient(-transient))
+                window = replace(window, later=window.later + 1)
                 continue
-            after = replace(ledger, committed=ledger.committed + 1, later=ledger.later + 1)
-            if after.evicted > ledger.evicted:
-                leaving = ledger._place(self.pinned + ledger.evicted % self.layout.ring)
-                evictions += after._moves([leaving], first_number=ledger.evicted)
-            place = self._place(self.pinned + ledger.ringed % self.layout.ring)
-            planned.append(FramePlan(ledger.committed, True, place, after.kept, after._context(0)))
-            ledger = after
-        return StepPlan(tuple(planned), first=False, evictions=tuple(evictions), late_evictions=(), after=ledger)
+            after = replace(window, committed=window.committed + 1, later=window.later + 1)
+            if after.evicted > window.evicted:
+                leaving = window._page_slot(self.pinned + window.evicted % self.layout.ring_pages)
+                evictions += after._copies([leaving], first_number=window.evicted)
+            slot = self._page_slot(self.pinned + window.ringed % self.layout.ring_pages)
+            planned.append(FramePlan(window.committed, True, slot, after.kept, after._context(0)))
+            window = after
+        return StepPlan(tuple(planned), first=False, evictions=tuple(evictions), late_evictions=(), after=window)
 
-    def _passing(self, slot: int) -> FramePlan:
-        place = self._place(slot)
-        visible = _joined(((place, place + self.layout.frame_tokens), *self.kept))
-        return FramePlan(self.committed, False, place, visible, self._context(1))
+    def _plan_transient(self, page: int) -> FramePlan:
+        slot = self._page_slot(page)
+        visible = _merged(((slot, slot + self.layout.frame_tokens), *self.kept))
+        return FramePlan(self.committed, False, slot, visible, self._context(1))
 
-    def _context(self, passing: int) -> Context:
-        return Context(self.pinned + self.live + passing, self.remembered, self.evicted - self.remembered)
+    def _context(self, transient: int) -> Context:
+        return Context(self.pinned + self.live + transient, self.remembered, self.evicted - self.remembered)
 
-    def _place(self, slot: int) -> int:
-        # Slots are counted from the first one behind the front slots.
-        return (self.layout.front + slot) * self.layout.frame_tokens
+    def _page_slot(self, page: int) -> int:
+        # The first slot of a page. Page 0 is the first one after the front pages, which have negative numbers.
+        return (self.layout.front_pages + page) * self.layout.frame_tokens
 
     @property
-    def _history_start(self) -> int:
-        return self._place(self.pinned + self.layout.ring)
+    def _history_slot(self) -> int:
+        return self._page_slot(self.pinned + self.layout.ring_pages)
 
-    def _moves(self, places: Sequence[int], first_number: int) -> tuple[CopyOp, ...]:
-        if not self.layout.history:
+    def _copies(self, slots: Sequence[int], first_number: int) -> tuple[CopyOp, ...]:
+        if not self.layout.history_frames:
             return ()
-        start, tokens = self._history_start, self.layout.kept_tokens
+        start, tokens = self._history_slot, self.layout.entry_tokens
         return tuple(
-            CopyOp(place, start + number % self.layout.history_slots * tokens, tokens)
-            for number, place in enumerate(places, first_number)
+            CopyOp(slot, start + number % self.layout.history_entries * tokens, tokens)
+            for number, slot in enumerate(slots, first_number)
         )
 
 
 def padded(ranges: Sequence[Range]) -> tuple[Range, ...]:
-    """As many ranges as a frame can see, the last of them empty: tables for kernels have one shape."""
-    return (*ranges, *((0, 0),) * (MOST_RANGES - len(ranges)))
+    """`MAX_RANGES` ranges, the last of them empty: tables for kernels have a fixed shape."""
+    return (*ranges, *((0, 0),) * (MAX_RANGES - len(ranges)))
 
 
 def _arcs(first: int, count: int, size: int) -> tuple[Range, ...]:
-    # Where `count` things in a row, the first of them number `first`, stand in a circle of `size`.
+    # The positions of `count` consecutive entries, the first of which is number `first`, in a ring of `size`.
     if not count:
         return ()
     start = first % size
@@ -281,12 +289,12 @@ def _arcs(first: int, count: int, size: int) -> tuple[Range, ...]:
     return ((start, stop),) if stop <= size else ((0, stop - size), (start, size))
 
 
-def _joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    # Ascending ranges, without empty ones, adjacent ones made one.
-    joined: list[Range] = []
+def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    # Ascending ranges without empty ones; adjacent ones are merged.
+    merged: list[Range] = []
     for start, stop in ranges:
-        if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], stop)
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], stop)
         elif stop > start:
-            joined.append((start, stop))
-    return tuple(joined)
+            merged.append((start, stop))
+    return tuple(merged)

@@ -7,7 +7,7 @@ from ..cache.recurrent_pool import StateShape
 from ..cache.window import CacheLayout
 from ..config import ModelConfig, StreamConfig
 from ..errors import AdmissionError
-from ..model.delta_attention import streaming_config
+from ..model.delta_state import streaming_config
 from ..model.devices import torch_dtype
 from .outputs import TokenShape
 

@@ -17,7 +17,7 @@ from ..config_diff import differences
 from ..errors import StateError
 from ..files.state_file import StateFile, open_state_file, write_state_file
 from ..frames import FrameStamp, Size
-from ..model.delta_attention import new_state
+from ..model.delta_state import new_state
 from .outputs import TokenShape
 from .preprocess import ResizeGeometry, resize_geometry
 from .stream import Stream
@@ -115,7 +115,7 @@ def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: fl
         raise StateError(f"camera {stream.camera!r} remembers nothing yet")
     if stream.waiting:
         raise StateError(f"{len(stream.waiting)} frames of camera {stream.camera!r} wait for their step: flush first")
-    header = msgspec.json.encode(_saved(stream, state.ledger, Setting(model, stream.config, stream.resize)))
+    header = msgspec.json.encode(_saved(stream, state.window, Setting(model, stream.config, stream.resize)))
     tensors = _named(state)
     tensors += [(_picture(index), levels) for index, levels in enumerate(stream.recent.levels)]
     write_state_file(path, header.decode(), tensors, deadline_s)
@@ -139,18 +139,18 @@ def load_stream(stream: Stream, model: ModelIdentity, pool: KVCachePool, image_w
         saved = _checked(file, setting, path)
         geometry = _fitted(saved, image_width, path)
         layout = TokenShape.of(model.network, saved.grid).layout(stream.config)
-        ledger = _ledger(saved, layout, path)
-        for name, dtype, extent in _expected(pool.shape, ledger):
+        window = _window(saved, layout, path)
+        for name, dtype, extent in _expected(pool.shape, window):
             file.check(name, dtype, extent)
         # On the device before the stream is touched: there may be no room for them.
         names, device = [_picture(index) for index in range(saved.recent)], pool.shape.device
         levels = [file.tensor(name, torch.uint8, _extent(geometry)).to(device) for name in names]
-        _replace(stream, pool, ledger, file)
+        _replace(stream, pool, window, file)
     _resume(stream, saved, geometry, levels)
     return saved
 
 
-def _saved(stream: Stream, ledger: StreamWindow, setting: Setting) -> SavedStream:
+def _saved(stream: Stream, window: StreamWindow, setting: Setting) -> SavedStream:
     assert stream.last is not None, "checked by the caller"
     stamp, geometry = stream.last
     return SavedStream(
@@ -162,9 +162,9 @@ def _saved(stream: Stream, ledger: StreamWindow, setting: Setting) -> SavedStrea
         model_size=geometry.model_size,
         grid=geometry.grid,
         counters=Counters(
-            ledger.committed,
-            ledger.pinned,
-            ledger.later,
+            window.committed,
+            window.pinned,
+            window.later,
             stream.epoch,
             stream.next_frame,
             stream.reset,
@@ -202,22 +202,22 @@ def _fitted(saved: SavedStream, image_width: int, path: Path) -> ResizeGeometry:
     return geometry
 
 
-def _ledger(saved: SavedStream, layout: CacheLayout, path: Path) -> StreamWindow:
+def _window(saved: SavedStream, layout: CacheLayout, path: Path) -> StreamWindow:
     counters = saved.counters
-    pinned = range(1, layout.pinned + 1) if layout.pinned else range(1)
+    pinned = range(1, layout.pinned_pages + 1) if layout.pinned_pages else range(1)
     if counters.committed < max(1, counters.pinned) or counters.pinned not in pinned or counters.later < 0:
         raise StateError(f"{path} contradicts itself: {counters}")
     return StreamWindow(layout, counters.committed, counters.pinned, counters.later)
 
 
-def _replace(stream: Stream, pool: KVCachePool, ledger: StreamWindow, file: StateFile) -> None:
+def _replace(stream: Stream, pool: KVCachePool, window: StreamWindow, file: StateFile) -> None:
     stream.restart()
     stream.waiting.clear()
-    if stream.state is None or stream.state.ledger.layout != ledger.layout:
+    if stream.state is None or stream.state.window.layout != window.layout:
         stream.free()
-        stream.state = StreamState.allocate(pool, StreamWindow(ledger.layout))
+        stream.state = StreamState.allocate(pool, StreamWindow(window.layout))
     try:
-        stream.state.ledger = ledger
+        stream.state.window = window
         for name, target in _named(stream.state):
             target.copy_(file.tensor(name, target.dtype, target.shape))
     except BaseException:
@@ -251,10 +251,10 @@ def _named(state: StreamState) -> list[tuple[str, Tensor]]:
     return named
 
 
-def _expected(shape: PoolShape, ledger: StreamWindow) -> Iterator[tuple[str, torch.dtype, tuple[int, ...]]]:
-    # What `_named` gives of a state with this ledger, before there is one.
+def _expected(shape: PoolShape, window: StreamWindow) -> Iterator[tuple[str, torch.dtype, tuple[int, ...]]]:
+    # What `_named` gives of a state with this window, before there is one.
     for index in range(shape.layers):
-        for number, (start, stop) in enumerate(ledger.kept):
+        for number, (start, stop) in enumerate(window.kept):
             yield _tokens(index, number), shape.dtype, (2, stop - start, shape.heads, shape.head_dim)
     for number, tensor in enumerate(new_state(shape.states.config, 1, shape.states.dtype, META).tensors):
         for index in range(shape.states.layers):

@@ -19,7 +19,8 @@ from ..cache.step import Step
 from ..cache.step_tables import StepTables
 from ..config import OutputConfig
 from ..errors import DeviceError
-from ..model.delta_attention import KimiDeltaAttention, Sequences
+from ..model.delta_attention import KimiDeltaAttention
+from ..model.delta_state import Sequences
 from ..model.devices import is_device_failure, is_out_of_memory
 from .fused_model import FusedAggregator, Memory
 from .outputs import GatheredLayer, TokenShape, gather

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from ..cache.attention_backend import AttentionBackend
 from ..cache.backends.triton import TritonBackend
 from ..cache.kv_pool import KVCachePool
-from ..cache.step import Backend
 from ..compatibility import execution_conflicts, fusing_obstacle, refuse
 from ..config import ModelConfig
 from ..model.aggregator import Aggregator
-from ..model.checkpoint import Network
+from ..model.network import Network
 from .cuda_graphs import CudaGraphRunner
 from .fused_model import FusedAggregator
 
@@ -26,7 +26,7 @@ class Execution:
     steps: CudaGraphRunner | None
 
 
-def choose_execution(config: ModelConfig, model: Network, pool: KVCachePool, backend: Backend) -> Execution:
+def choose_execution(config: ModelConfig, model: Network, pool: KVCachePool, backend: AttentionBackend) -> Execution:
     """The execution of a loaded model.
 
     Raises:

@@ -24,7 +24,7 @@ from ..model.aggregator import Aggregator, LayerOutput
 from ..model.attention import Attention, attend_frame
 from ..model.blocks import Block
 from ..model.delta_attention import KimiDeltaAttention
-from ..model.patch_embed import DINO_REGISTERS, DinoPatches
+from ..model.patch_embed import TransformerPatches
 from ..model.rope import Rotation, rotation_3d
 
 Mix = Callable[[Tensor], Tensor]
@@ -99,18 +99,17 @@ class FusedAggregator:
         Others may let it go: whoever captures the step must ask for it before, and keep it for as long as the graph.
         """
         embed = self._model.patch_embed
-        positions = (embed.patch_positions(rows, columns),) if isinstance(embed, DinoPatches) else ()
-        return (self._model.grid_tables(rows, columns), *positions)
+        return (self._model.grid_tables(rows, columns), *embed.grid_constants(rows, columns))
 
     def _embed(self, images: Tensor, out: Tensor) -> None:
         embed = self._model.patch_embed
-        if not isinstance(embed, DinoPatches):
+        if not isinstance(embed, TransformerPatches):
             out.copy_(embed(images))
             return
         tokens = embed.tokens(images)
         for _ in _run(tokens, [(block, _alone(block)) for block in _blocks(embed.blocks)]):
             pass
-        norm(tokens[:, 1 + DINO_REGISTERS :], embed.norm.weight, embed.norm.bias, out, embed.norm.eps)
+        norm(tokens[:, embed.prefix_tokens :], embed.norm.weight, embed.norm.bias, out, embed.norm.eps)
 
     def _pairs(self, within: RotaryTables, step: _Step, count: int) -> list[tuple[Block, Mix]]:
         frame_blocks, global_blocks = _blocks(self._model.frame_blocks), _blocks(self._model.global_blocks)
@@ -164,8 +163,8 @@ def _across(block: Block, step: _Step, index: int) -> Mix:
     def mix(normed: Tensor) -> Tensor:
         packed, memory = attention.packed(normed), step.memory.layer(index)
         query = torch.empty_like(packed[:, :, 0], memory_format=torch.contiguous_format)
-        evict(memory, step.tables.moves)
-        append = Append(memory, step.tables.places)
+        evict(memory, step.tables.copies)
+        append = Append(memory, step.tables.slots)
         qk_norm_rope(packed, _head_norm(attention), step.across, query=query, append=append)
         attended = attend_ranges(query, memory, step.tables.ranges)
         step.memory.settle(index)

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..cache.attention_backend import AttentionBackend
 from ..cache.kv_pool import KVCachePool
-from ..cache.step import Backend, Step
+from ..cache.step import Step
 from ..cache.stream_cache import StreamState
 from ..cache.window import StepPlan, StreamWindow
 from ..config import ModelConfig
 from ..frames import Features, Flag, Size
 from ..model.aggregator import FrameNumbers
-from ..model.checkpoint import Network
+from ..model.network import Network
 from .cuda_graphs import CudaGraphRunner
 from .outputs import GatheredLayer, PackedStep, TokenShape, fetch, gather, pack
 from .preprocess import ResizeGeometry
@@ -68,7 +69,7 @@ class ModelRunner:
         model: Network,
         config: ModelConfig,
         pool: KVCachePool,
-        backend: Backend,
+        backend: AttentionBackend,
         fused: CudaGraphRunner | None = None,
     ) -> None:
         self._fused = fused
@@ -88,7 +89,7 @@ class ModelRunner:
         """
         stream = chunk.stream
         layout = self._token_shape(chunk.frames[0].geometry).layout(stream.config)
-        if stream.state is not None and stream.state.ledger.layout == layout:
+        if stream.state is not None and stream.state.window.layout == layout:
             return
         stream.free()
         stream.state = StreamState.allocate(self._pool, StreamWindow(layout))

@@ -104,13 +104,13 @@ class EngineStatistics:
 
 def stream_statistics(stream: Stream) -> StreamStatistics:
     """What one stream remembers now."""
-    ledger = None if stream.state is None else stream.state.ledger
+    window = None if stream.state is None else stream.state.window
     return StreamStatistics(
         camera=stream.camera,
         epoch=stream.epoch,
         frames=stream.next_frame + len(stream.waiting),
-        keyframes=0 if ledger is None else ledger.committed,
-        history_dropped=0 if ledger is None else ledger.evicted - ledger.remembered,
+        keyframes=0 if window is None else window.committed,
+        history_dropped=0 if window is None else window.evicted - window.remembered,
         waiting=len(stream.waiting),
         nbytes=0 if stream.state is None else stream.state.nbytes,
         recent_nbytes=stream.recent.nbytes,

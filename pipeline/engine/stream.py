@@ -77,7 +77,7 @@ class Stream:
     @property
     def starting(self) -> bool:
         """Whether nothing has been committed to the memory in this epoch."""
-        return self.state is None or self.state.ledger.committed == 0
+        return self.state is None or self.state.window.committed == 0
 
     @property
     def ready(self) -> bool:
@@ -96,13 +96,13 @@ class Stream:
         if self.over:
             return 1  # a new epoch is begun for one frame
         # An epoch ends where it would with single frames.
-        return min(self.config.frames_per_step, self.config.epoch_frames - self.state.ledger.committed)
+        return min(self.config.frames_per_step, self.config.epoch_frames - self.state.window.committed)
 
     @property
     def over(self) -> bool:
         """Whether the epoch has had its frames, so that the next frame belongs to a new one (see `renew`)."""
         most = self.config.epoch_frames
-        return most > 0 and self.state is not None and (self.ended or self.state.ledger.committed >= most)
+        return most > 0 and self.state is not None and (self.ended or self.state.window.committed >= most)
 
     def breaks_with(self, stamp: FrameStamp) -> bool:
         """Whether the memory cannot go on with this frame: its size is new, or its source was opened anew.

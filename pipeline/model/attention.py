@@ -1,4 +1,4 @@
-"""How tokens are mixed: within a frame or across the frames of a stream, by attention or by a scan of the stream."""
+"""Token mixing: within a frame or across the frames of a stream, by attention or by a recurrent scan."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,46 +14,46 @@ EPS = 1e-5
 
 
 class Mixer(Protocol):
-    """Mixes tokens [F, P, C] by a block's mixing layer; gives [F, P, C] in the dtype of that layer's weights."""
+    """Applies a block's mixing layer to tokens [F, P, C]; returns [F, P, C] in the dtype of the layer's weights."""
 
     def __call__(self, layer: nn.Module, tokens: Tensor) -> Tensor: ...
 
 
-class Attend(Protocol):
-    """Mixes the values of tokens by their queries and keys."""
+class AttentionFunction(Protocol):
+    """Computes attention from the queries, keys and values of tokens."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Queries and keys float32 or `value`'s dtype, all [F, P, H, D]; gives [F, P, H, D] in `value`'s dtype."""
+        """All are [F, P, H, D]; queries and keys are float32 or of `value`'s dtype, the result has `value`'s dtype."""
 
 
-class MemoryStep(Protocol):
-    """One step of some streams' memory. Layers are counted among their kind: attention, or `kda`."""
+class CacheStep(Protocol):
+    """One step of the caches of a batch of streams. Layers of attention and of `kda` are counted separately."""
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Store keys and values [F, P, H, D] of a layer."""
+        """Store a layer's keys and values [F, P, H, D]."""
 
     def attend(self, layer: int, query: Tensor) -> Tensor:
-        """Attention of queries [F, P, H, D] to what their streams remember, this step included."""
+        """Attention of queries [F, P, H, D] to the visible tokens of their streams, including this step."""
 
     def scan(self, layer: int, attention: KimiDeltaAttention, tokens: Tensor) -> Tensor:
-        """Tokens [F, P, C] through a `kda` layer, from its streams' states on; gives the same shape."""
+        """Run a `kda` layer over tokens [F, P, C], starting from the streams' states; returns the same shape."""
 
 
-def mix_alone(layer: nn.Module, tokens: Tensor) -> Tensor:
-    """Each frame alone, without positions."""
+def mix_within_frame(layer: nn.Module, tokens: Tensor) -> Tensor:
+    """Attention within each frame, without positions; a `Mixer`."""
     out: Tensor = layer(tokens, attend_frame)
     return out
 
 
 def attend_frame(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Each frame by itself: softmax(q k^T / sqrt(D)) v."""
+    """softmax(q k^T / sqrt(D)) v within each frame; an `AttentionFunction`."""
     query, key, value = (tensor.to(value.dtype).transpose(1, 2) for tensor in (query, key, value))
     return functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class FrameMixer:
-    """Each frame alone, with positions within the frame."""
+    """Attention within each frame, with positions within the frame."""
 
     rotation: Rotation
 
@@ -67,16 +67,16 @@ class FrameMixer:
 
 @dataclass(frozen=True, slots=True)
 class GlobalMixer:
-    """Each frame with what its stream remembers. Keys go into the memory normalised and rotated.
+    """Attention of each frame to the visible tokens of its stream. Keys are cached normalised and rotated.
 
     Attributes:
         rotation: positions in time and within the frame.
-        memory: one step of the streams' memory.
-        index: number of the block among those that attend.
+        step: the step of the streams' caches.
+        index: index of the block among those with attention.
     """
 
     rotation: Rotation
-    memory: MemoryStep
+    step: CacheStep
     index: int
 
     def __call__(self, layer: nn.Module, tokens: Tensor) -> Tensor:
@@ -84,29 +84,29 @@ class GlobalMixer:
         return out
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        self.memory.append(self.index, self.rotation.apply(key).to(value.dtype), value)
-        return self.memory.attend(self.index, self.rotation.apply(query).to(value.dtype))
+        self.step.append(self.index, self.rotation.apply(key).to(value.dtype), value)
+        return self.step.attend(self.index, self.rotation.apply(query).to(value.dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaMixer:
-    """Each frame after all that its stream has had, by Kimi Delta Attention; it knows no positions.
+    """Kimi Delta Attention of each frame to all earlier frames of its stream, without positions.
 
     Attributes:
-        memory: one step of the streams' memory.
-        index: number of the block among those with this mixer.
+        step: the step of the streams' caches.
+        index: index of the block among those with this mixer.
     """
 
-    memory: MemoryStep
+    step: CacheStep
     index: int
 
     def __call__(self, layer: nn.Module, tokens: Tensor) -> Tensor:
-        assert isinstance(layer, KimiDeltaAttention), "the block was made with this mixer"
-        return self.memory.scan(self.index, layer, tokens)
+        assert isinstance(layer, KimiDeltaAttention), "the block was built with this mixer"
+        return self.step.scan(self.index, layer, tokens)
 
 
 class Attention(nn.Module):
-    """Projections around attention. Parameters: `qkv`, `proj`, and with `qk_norm` also `q_norm`, `k_norm`.
+    """The projections around attention. Parameters: `qkv`, `proj`, and with `qk_norm` also `q_norm`, `k_norm`.
 
     Args:
         channels: C.
@@ -124,8 +124,8 @@ class Attention(nn.Module):
         self.k_norm = nn.LayerNorm(head_dim, eps=EPS) if qk_norm else None
         self.proj = nn.Linear(channels, channels, dtype=dtype)
 
-    def forward(self, tokens: Tensor, attend: Attend) -> Tensor:
-        """Attention over tokens [F, P, C] in any float dtype; gives [F, P, C] in the projections' dtype."""
+    def forward(self, tokens: Tensor, attend: AttentionFunction) -> Tensor:
+        """Attention over tokens [F, P, C] in any float dtype; returns [F, P, C] in the projections' dtype."""
         query, key, value = self.packed(tokens).unbind(2)  # [F, P, H, D] each
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query.float()), self.k_norm(key.float())
@@ -134,6 +134,6 @@ class Attention(nn.Module):
         return out
 
     def packed(self, tokens: Tensor) -> Tensor:
-        """Queries, keys and values of tokens [F, P, C], neither normalised nor rotated: [F, P, 3, H, D]."""
+        """Queries, keys and values of tokens [F, P, C], before normalisation and rotation: [F, P, 3, H, D]."""
         packed: Tensor = self.qkv(tokens.to(self.qkv.weight.dtype))
         return packed.view(*packed.shape[:-1], 3, self._heads, -1)

@@ -1,4 +1,4 @@
-"""The transformer block that frame blocks, global blocks and DINOv2 share."""
+"""The transformer block of frame blocks, global blocks and DINOv2."""
 
 import torch
 from torch import Tensor, nn
@@ -8,14 +8,14 @@ from .attention import Mixer
 
 
 class LayerScale(nn.Module):
-    """A learnt factor `gamma` for each channel of a residual branch, in float32."""
+    """A learnt factor `gamma` per channel of a residual branch, in float32."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.gamma = nn.Parameter(torch.ones(channels))
 
     def forward(self, tokens: Tensor, branch: Tensor) -> Tensor:
-        """tokens + gamma * branch, in the dtype of `tokens`."""
+        """Return tokens + gamma * branch, in the dtype of `tokens`."""
         return torch.addcmul(tokens, branch.to(tokens.dtype), self.gamma)
 
 
@@ -34,16 +34,16 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """x + ls1(mix(norm1 x)), then x + ls2(mlp(norm2 x)).
+    """A pre-norm block: x + ls1(mix(norm1 x)), then x + ls2(mlp(norm2 x)).
 
-    The residual stream and the norms are float32 whatever `dtype` the linear layers compute in: a stream of bfloat16
-    would be rounded, by up to 2^-9 of its size, 96 times in 48 blocks.
+    The residual stream and the norms are float32 whatever the `dtype` of the linear layers: a bfloat16 stream would be
+    rounded, by up to 2^-9 of its magnitude, 96 times in 48 blocks.
 
     Args:
-        attn: the mixing layer, of C channels, called by the mixer that `forward` is given.
+        attn: the mixing layer, with C channels, called by the mixer that is passed to `forward`.
         channels: C.
         hidden: channels inside the MLP.
-        eps: of the two norms.
+        eps: epsilon of the two norms.
         dtype: number format of the MLP.
     """
 
@@ -57,7 +57,7 @@ class Block(nn.Module):
         self.ls2 = LayerScale(channels)
 
     def forward(self, tokens: Tensor, mix: Mixer) -> Tensor:
-        """Tokens float32 [F, P, C] to the same."""
+        """Run the block over tokens float32 [F, P, C]; returns the same shape and dtype."""
         tokens = self.ls1(tokens, mix(self.attn, self.norm1(tokens)))
         tokens = self.ls2(tokens, self.mlp(self.norm2(tokens)))
         return tokens

@@ -1,22 +1,21 @@
-"""Turns an attention checkpoint into one whose global blocks are partly Kimi Delta Attention: a start for training.
+"""Converts an attention checkpoint into a hybrid whose global blocks are partly Kimi Delta Attention, for training.
 
-Nothing but training makes the new blocks work. What is known is kept: the projections of queries, keys, values and
-outputs. What a delta block has and attention has not begins so that the block passes and remembers its present input:
+The new blocks are useless without training. The projections of queries, keys, values and outputs are copied. Weights
+that only a delta block has are initialised so that the block passes on and remembers its current input:
 
-* convolutions: the present token's tap is 1, the others 0;
-* decay: -log decay a token = softplus(dt_bias) with A_log = 0 and f_proj giving 0, so that a memory loses half in
-  `half_life_tokens` tokens. All of the smallness is in dt_bias: there an output of f_proj of the same size, about 11,
-  still opens the gate, while a small exp(A_log) would keep it shut for any input;
-* beta: b_proj gives 0, so sigmoid gives 0.5;
-* output gate: g_proj gives its bias, whose sigmoid o_norm's weight takes back.
+* convolutions: the tap of the current token is 1, the others are 0;
+* decay: -log decay per token = softplus(dt_bias), since A_log = 0 and f_proj returns 0, so the state loses half in
+  `half_life_tokens` tokens. Only dt_bias makes the decay slow: an output of f_proj of the same magnitude, about 11,
+  still opens the gate, whereas a small exp(A_log) would keep it shut for any input;
+* beta: b_proj returns 0, whose sigmoid is 0.5;
+* output gate: g_proj returns its bias, and the weight of o_norm cancels its sigmoid.
 
-The second layers of f_proj and g_proj and all of b_proj are 0; their first layers are drawn from the seed, as training
-could not tell two zeros apart.
+The second layers of f_proj and g_proj and all of b_proj are 0. The first layers of f_proj and g_proj are random: if
+both layers were 0, neither would get a gradient.
 """
 
 import math
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,23 +29,25 @@ from ..config import MixerName, NetworkConfig
 from ..errors import ModelError
 from ..files.tensors import Entry, dtype_name, tensor_bytes, write_tensor_file
 from .aggregator import Aggregator
-from .checkpoint import AGGREGATOR, checkpoint_weights
+from .key_matching import checkpoint_weights
+from .mismatch_hints import AGGREGATOR
+from .random_init import seeded_generator
 from .weight_files import file_sha256, read_state_dict
 
 MIXERS: tuple[MixerName, ...] = get_args(MixerName)
 
 GATE_BIAS = 3.0
-"""Bias of the output gate: its sigmoid, 0.953, is near 1 and still has a slope."""
+"""Bias of the output gate: its sigmoid, 0.953, is close to 1 but not saturated."""
 
 TAPS = 4
 """Width of the short convolutions."""
 
 LOST = ("attn.qkv.bias", "attn.q_norm", "attn.k_norm", "attn.proj.bias", "the rotary positions")
-"""What a delta block has no place for."""
+"""What a delta block has no use for."""
 
 NOTE = (
-    "made from an attention checkpoint and NOT trained since: the delta blocks begin from its projections, and the "
-    "features are not those of the source"
+    "converted from an attention checkpoint and NOT trained since: the delta blocks start from its projections, and "
+    "the features differ from those of the source"
 )
 
 _GLOBAL = re.compile(r"global_blocks\.(\d+)\.attn\.(.+)")
@@ -54,13 +55,13 @@ _GLOBAL = re.compile(r"global_blocks\.(\d+)\.attn\.(.+)")
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What was written.
+    """The result of a conversion.
 
     Attributes:
-        blocks: numbers of the global blocks that became delta blocks.
-        half_life_tokens: tokens after which a delta block's memory has lost half.
-        copied: tensors that are the source's as they were.
-        note: what must be known of the result; in the file's metadata too.
+        blocks: indices of the global blocks that became delta blocks.
+        half_life_tokens: tokens after which a delta block's state has lost half.
+        copied: number of tensors that are copied unchanged.
+        note: a warning about the result, also in the file's metadata.
     """
 
     blocks: tuple[int, ...]
@@ -78,18 +79,18 @@ def convert(
     half_life_tokens: float,
     seed: int = 0,
 ) -> Conversion:
-    """Write a checkpoint whose global blocks follow a pattern, from one whose blocks all attend.
+    """Convert a checkpoint of attention blocks into one whose global blocks follow a pattern of mixers.
 
-    The source's tensors are mapped and written one by one; the heads' are kept as they are, and so is the prefix of the
-    keys. Projections keep the source's number format; decay, and the norm's weights, are float32.
+    The source's tensors are memory-mapped and written one by one. Tensors of heads and the prefix of the keys do not
+    change. Projections keep the source's number format; decay and the norm's weights are float32.
 
     Args:
-        source: a checkpoint as `checkpoint_weights` takes it.
-        target: a safetensors file, there whole or not at all.
+        source: a checkpoint that `checkpoint_weights` accepts.
+        target: the safetensors file to write, atomically.
         network: the source's shape.
-        mixers: what each global block becomes, repeated over all of them; at least one `kda`.
-        half_life_tokens: tokens after which a delta block's memory has lost half, before training.
-        seed: of the layers that are drawn.
+        mixers: the mixers of the global blocks, a pattern that repeats, with at least one `kda`.
+        half_life_tokens: tokens after which a delta block's state has lost half, before training.
+        seed: seed of the random layers.
 
     Raises:
         ModelError: the source cannot be read or does not hold exactly this network; or the target cannot be written.
@@ -97,7 +98,7 @@ def convert(
     """
     blocks = _delta_blocks(mixers, network)
     if half_life_tokens <= 0:
-        raise ValueError(f"half_life_tokens is more than 0, got {half_life_tokens}")
+        raise ValueError(f"half_life_tokens must be more than 0, got {half_life_tokens}")
     with torch.device("meta"):
         model = Aggregator(replace(network, mixers=("attention",)), torch.float32)
     checkpoint_weights(model, source)  # raises where keys are missing, unexpected or of another shape
@@ -105,7 +106,7 @@ def convert(
     entries: list[Entry] = []
     copied = 0
     for name, value in read_state_dict(source).items():
-        made = _made(name, value, blocks, gates)
+        made = _convert_tensor(name, value, blocks, gates)
         entries += [_entry(key, part) for key, part in made]
         copied += [key for key, _ in made] == [name]
     conversion = Conversion(blocks, half_life_tokens, copied, NOTE)
@@ -117,7 +118,7 @@ def convert(
 
 
 def gate_bias(half_life_tokens: float) -> float:
-    """The dt_bias of a memory that loses half in so many tokens, with A_log = 0: softplus(dt_bias) = ln 2 / tokens."""
+    """The dt_bias for this half-life with A_log = 0: softplus(dt_bias) = ln 2 / half_life_tokens."""
     return math.log(math.expm1(math.log(2.0) / half_life_tokens))
 
 
@@ -126,13 +127,13 @@ def _delta_blocks(mixers: Sequence[MixerName], network: NetworkConfig) -> tuple[
     blocks = tuple(number for number, mixer in enumerate(target) if mixer == "kda")
     if not blocks:
         raise ValueError(
-            f"expected a pattern that makes kda of at least one of {network.depth} blocks, got {','.join(mixers)}"
+            f"expected a pattern with kda for at least one of {network.depth} blocks, got {','.join(mixers)}"
         )
     return blocks
 
 
-def _made(name: str, value: Tensor, blocks: tuple[int, ...], gates: "_Gates") -> list[tuple[str, Tensor]]:
-    """What a tensor of the source becomes: itself, or parts of a delta block, or nothing."""
+def _convert_tensor(name: str, value: Tensor, blocks: tuple[int, ...], gates: "_Gates") -> list[tuple[str, Tensor]]:
+    # The source's tensor itself, tensors of a delta block, or nothing.
     prefix = AGGREGATOR if name.startswith(AGGREGATOR) else ""
     match = _GLOBAL.fullmatch(name.removeprefix(prefix))
     if match is None or int(match[1]) not in blocks:
@@ -150,7 +151,7 @@ def _made(name: str, value: Tensor, blocks: tuple[int, ...], gates: "_Gates") ->
 
 @dataclass(frozen=True, slots=True)
 class _Gates:
-    # What a delta block has beyond its projections; see the file's head.
+    # The weights of a delta block besides its projections; see the module's docstring.
     network: NetworkConfig
     half_life_tokens: float
     seed: int
@@ -163,7 +164,7 @@ class _Gates:
         for part in "qkv":
             yield f"{part}_conv1d.weight", present
         for part in "fg":
-            yield f"{part}_proj.0.weight", self._drawn(f"{block}.{part}_proj.0.weight", (width, channels)).to(dtype)
+            yield f"{part}_proj.0.weight", self._random(f"{block}.{part}_proj.0.weight", (width, channels)).to(dtype)
             yield f"{part}_proj.1.weight", torch.zeros(channels, width, dtype=dtype)
         yield "g_proj.1.bias", torch.full((channels,), GATE_BIAS, dtype=dtype)
         yield "b_proj.weight", torch.zeros(heads, channels, dtype=dtype)
@@ -171,9 +172,9 @@ class _Gates:
         yield "dt_bias", torch.full((channels,), gate_bias(self.half_life_tokens))
         yield "o_norm.weight", torch.full((width,), 1 + math.exp(-GATE_BIAS))  # 1 / sigmoid
 
-    def _drawn(self, name: str, shape: tuple[int, int]) -> Tensor:
-        generator = np.random.Generator(np.random.PCG64([self.seed, zlib.crc32(name.encode())]))
-        return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32) / np.float32(math.sqrt(shape[1])))
+    def _random(self, name: str, shape: tuple[int, int]) -> Tensor:
+        drawn = seeded_generator(name, self.seed).standard_normal(shape, dtype=np.float32)
+        return torch.from_numpy(drawn / np.float32(math.sqrt(shape[1])))
 
 
 def _entry(name: str, value: Tensor) -> Entry:

@@ -1,4 +1,4 @@
-"""PyTorch's names of number formats, and what kind of failure its errors are."""
+"""PyTorch's dtypes by name, and the classification of its errors."""
 
 import torch
 
@@ -6,11 +6,11 @@ from ..config import DType
 
 _DEVICE_FAILURES = ("CUDA error", "Triton Error [CUDA]", "illegal memory access")
 _OUT_OF_MEMORY = ("CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED", "[CUDA]: out of memory")
-"""As CUDA, cuBLAS and Triton say it of what they allocate beside PyTorch's own allocator."""
+"""Messages of CUDA, cuBLAS and Triton about memory that they allocate outside PyTorch's allocator."""
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
-    """PyTorch's object for a format's name."""
+    """PyTorch's dtype of this name."""
     match dtype:
         case "float16":
             return torch.float16
@@ -21,7 +21,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def is_device_failure(error: Exception) -> bool:
-    """Whether the device itself failed, so that every later call will too. Being out of memory is none."""
+    """Whether the device itself failed, so that every later call fails too. Running out of memory does not count."""
     if is_out_of_memory(error):
         return False
     if isinstance(error, torch.AcceleratorError):
@@ -31,7 +31,7 @@ def is_device_failure(error: Exception) -> bool:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether there was too little memory, on the device or the host: the next call may find enough."""
+    """Whether the device or the host ran out of memory, in which case a later call may succeed."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error)

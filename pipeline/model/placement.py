@@ -1,14 +1,14 @@
-"""Where the model runs, and in which number format. Torch, a second to import, is needed only to look for a GPU."""
+"""Resolves the configured device and number format. Torch, a second to import, is imported only to look for a GPU."""
 
 from ..config import DType
 from ..errors import ModelError
 
 
 def resolve_device(device: str) -> str:
-    """A device's full name: `auto` is the first CUDA device where there is one, else the CPU.
+    """The full name of a device; `auto` is the first CUDA device if there is one, else the CPU.
 
     Raises:
-        ModelError: there is no such device.
+        ModelError: the device does not exist.
     """
     if device == "cpu":
         return device
@@ -18,15 +18,15 @@ def resolve_device(device: str) -> str:
         return "cuda:0" if torch.cuda.is_available() else "cpu"
     kind, _, index = device.partition(":")
     if kind != "cuda" or not (index.isdecimal() or device == "cuda"):
-        raise ModelError(f"device is auto, cpu or cuda:<n>, got {device!r}")
+        raise ModelError(f"device must be auto, cpu or cuda:<n>, got {device!r}")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if int(index or 0) >= count:
-        raise ModelError(f"device {device!r} is not there: PyTorch {torch.__version__} sees {count} CUDA devices")
+        raise ModelError(f"device {device!r} does not exist: PyTorch {torch.__version__} sees {count} CUDA devices")
     return f"cuda:{int(index or 0)}"
 
 
 def resolve_dtype(dtype: str, device: str) -> DType:
-    """A compute format's name: `auto` is bfloat16 on CUDA and float32 on the CPU.
+    """The name of a number format; `auto` is bfloat16 on CUDA and float32 on the CPU.
 
     Raises:
         ModelError: the format is unknown.
@@ -37,4 +37,4 @@ def resolve_dtype(dtype: str, device: str) -> DType:
         case "float16" | "bfloat16" | "float32":
             return dtype
         case _:
-            raise ModelError(f"dtype is auto, float16, bfloat16 or float32, got {dtype!r}")
+            raise ModelError(f"dtype must be auto, float16, bfloat16 or float32, got {dtype!r}")

@@ -1,13 +1,35 @@
-"""Models that can be asked for by name: whole ones, and DINOv2's for the patch embedding. Imports no torch.
+"""The registry of presets: whole models by name. Imports no torch.
 
-A preset only fills in a configuration: every value can be overridden there.
+A preset only fills in defaults: the config can override each of them. Config checks, CLI help and error texts follow
+from `PRESETS`. To add a preset:
+
+* of a known family, such as another size of LingBot-Map: add a `Preset` to `PRESETS`;
+* of another family, which has special tokens or blocks of its own: write one module beside this file with the network
+  (an `nn.Module` called like `Aggregator`, with `network`, `special_tokens` and `head_dim`), and add a `Preset` whose
+  `load_builder` imports it. Its config is a `NetworkConfig`, its window a `StreamConfig`: which frames stay whole,
+  which leave special tokens, and after how many frames the cache is rebuilt. Only a rule that these cannot express
+  needs more, in `cache.window`, which alone decides what a frame sees.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from ..config import NetworkConfig, PatchEmbed, StreamConfig
+from ..config import NetworkConfig, StreamConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from .network import Network
+
+    NetworkBuilder = Callable[[NetworkConfig, torch.dtype], Network]
+
+
+def _load_aggregator() -> "NetworkBuilder":
+    from .network import build_network
+
+    return build_network
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +37,12 @@ class Preset:
     """A named model.
 
     Attributes:
-        name: as configured and published.
-        network: its shape.
-        image_width: width in pixels that pictures are fitted to.
-        stream: what a stream remembers by default.
+        name: the value of `preset`, also published with every record.
+        network: the network's shape.
+        image_width: width in pixels that images are resized to.
+        stream: default settings of its streams.
         layers: layer pairs that are published by default.
+        load_builder: imports the module of the preset's family, and returns the function that builds the network.
     """
 
     name: str
@@ -27,6 +50,7 @@ class Preset:
     image_width: int
     stream: StreamConfig
     layers: tuple[int, ...]
+    load_builder: "Callable[[], NetworkBuilder]" = _load_aggregator
 
 
 TINY = Preset(
@@ -36,37 +60,28 @@ TINY = Preset(
     stream=StreamConfig(scale_frames=4, window=8, history_frames=64),
     layers=(0, 1, 2, 3),
 )
-"""Small enough for two CPU cores; no released weights exist for it."""
+"""Small enough for two CPU cores; there are no released weights."""
 
 LINGBOT_MAP = Preset(
     name="lingbot-map",
     network=NetworkConfig(),
     image_width=518,
-    # Trained on at most 320 frames: the temporal positions of later ones are new to it.
+    # Trained on at most 320 frames: it has never seen the temporal positions of later ones.
     stream=StreamConfig(epoch_frames=320),
     layers=(4, 11, 17, 23),
 )
 """The shape of the released LingBot-Map checkpoints (arXiv 2604.14141)."""
 
-PRESETS = MappingProxyType({preset.name: preset for preset in (TINY, LINGBOT_MAP)})
+PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in (TINY, LINGBOT_MAP)})
 """All presets by name; read-only."""
 
 
-@dataclass(frozen=True, slots=True)
-class DinoShape:
-    """Size of a DINOv2 model."""
-
-    channels: int
-    heads: int
-    depth: int
+def default_preset(device: str) -> Preset:
+    """The preset that `auto` selects on a device."""
+    return LINGBOT_MAP if device.startswith("cuda") else TINY
 
 
-DINO_PATCH_SIZE = 14
-DINO_SHAPES: Mapping[PatchEmbed, DinoShape] = MappingProxyType(
-    {
-        "dinov2_vits14_reg": DinoShape(channels=384, heads=6, depth=12),
-        "dinov2_vitb14_reg": DinoShape(channels=768, heads=12, depth=12),
-        "dinov2_vitl14_reg": DinoShape(channels=1024, heads=16, depth=24),
-    }
-)
-"""The DINOv2 models with registers that can be a patch embedding; read-only."""
+def builder_for(name: str) -> "NetworkBuilder":
+    """The function that builds the networks of a model's family; a model without a preset is an aggregator."""
+    preset = PRESETS.get(name)
+    return _load_aggregator() if preset is None else preset.load_builder()

@@ -1,7 +1,7 @@
-"""Rotary position embeddings, computed for any position instead of read from a table that ends.
+"""Rotary position embeddings, computed for any position instead of read from a finite table.
 
-Angles are formed in float64 and only their cosine and sine are rounded to float32: at frame 10^7 a float32 angle would
-be wrong by 0.07 rad, a float64 one by 10^-9.
+Angles are float64, and only their cosine and sine are rounded to float32: at frame 10^7 a float32 angle would be wrong
+by 0.07 rad, a float64 angle by 10^-9.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ BASE_3D = 10000.0
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Cosines and sines for the tokens of a step.
+    """Cosines and sines of the rotation of a step's tokens.
 
     Attributes:
         cos, sin: float32 [F or 1, P, 1, D/2], or [F or 1, P, 1, 2, D/4] in the halves layout.
-        pairs: whether features (2i, 2i+1) rotate together (3D); if not, D splits into halves for y and x, and within a
-            half its first half rotates with its second half (2D).
+        pairs: whether channels 2i and 2i + 1 are rotated together (3D). If not, D is split into halves for y and x, and
+            within each the first half is rotated with the second (2D).
     """
 
     cos: Tensor
@@ -39,7 +39,7 @@ class Rotation:
 
 
 def axis_channels(head_dim: int) -> tuple[int, int, int]:
-    """Channels of a head for time, row and column: (20, 22, 22) of 64, (40, 44, 44) of 128.
+    """Split a head's channels into time, row and column: (20, 22, 22) of 64, (40, 44, 44) of 128.
 
     Raises:
         ValueError: the head is too small or odd.
@@ -47,17 +47,17 @@ def axis_channels(head_dim: int) -> tuple[int, int, int]:
     side = 2 * -(-head_dim // 6)
     time = head_dim - 2 * side
     if time < 2 or time % 2:
-        raise ValueError(f"3D rotary embedding needs an even head dimension of at least 6, got {head_dim}")
+        raise ValueError(f"3D rotary embedding requires an even head dimension of at least 6, got {head_dim}")
     return time, side, side
 
 
 def angles(positions: Tensor, channels: int, base: float) -> Tensor:
-    """Angles position * base^(-2i / channels), i < channels / 2.
+    """The angles position * base^(-2i / channels) for i < channels / 2.
 
     Args:
         positions: float64 [...].
         channels: even.
-        base: what the wavelengths are powers of.
+        base: the wavelengths are 2 pi times powers of it.
 
     Returns:
         float64 [..., channels / 2].
@@ -67,13 +67,13 @@ def angles(positions: Tensor, channels: int, base: float) -> Tensor:
 
 
 def rotation_2d(rows: int, columns: int, special_tokens: int, head_dim: int, device: torch.device) -> Rotation:
-    """Rotation within a frame: patch (r, c) at (r + 1, c + 1), special tokens at (0, 0).
+    """The rotation within a frame: patch (r, c) is at (r + 1, c + 1), special tokens are at (0, 0).
 
     Raises:
         ValueError: the head dimension is not a multiple of 4.
     """
     if head_dim % 4:
-        raise ValueError(f"2D rotary embedding needs a head dimension that is a multiple of 4, got {head_dim}")
+        raise ValueError(f"2D rotary embedding requires a head dimension that is a multiple of 4, got {head_dim}")
     positions = _grid(rows, columns, device) + 1  # [rows * columns, 2]
     positions = torch.cat((positions.new_zeros(special_tokens, 2), positions))
     angle = angles(positions, head_dim // 2, BASE_2D)[None, :, None]  # [1, P, 1, 2, D/4]
@@ -82,14 +82,18 @@ def rotation_2d(rows: int, columns: int, special_tokens: int, head_dim: int, dev
 
 @dataclass(frozen=True, slots=True)
 class SpatialPart:
-    """The part of a 3D rotation that all frames of one size share: cosines and sines, float32 [P, D/2 - time / 2]."""
+    """The row and column part of a 3D rotation, the same for all frames of one size.
+
+    Attributes:
+        cos, sin: float32 [P, D/2 - time / 2].
+    """
 
     cos: Tensor
     sin: Tensor
 
 
 def spatial_part(rows: int, columns: int, special_tokens: int, head_dim: int, device: torch.device) -> SpatialPart:
-    """Row and column angles: special token j at (j, j), patch (r, c) at (special_tokens + r, special_tokens + c)."""
+    """The spatial part for special token j at (j, j) and patch (r, c) at (special_tokens + r, special_tokens + c)."""
     _, row_channels, column_channels = axis_channels(head_dim)
     diagonal = torch.arange(special_tokens, dtype=torch.float64, device=device)
     positions = torch.cat((diagonal[:, None].expand(-1, 2), _grid(rows, columns, device) + special_tokens))
@@ -100,10 +104,10 @@ def spatial_part(rows: int, columns: int, special_tokens: int, head_dim: int, de
 
 
 def rotation_3d(times: Tensor, spatial: SpatialPart, head_dim: int) -> Rotation:
-    """Rotation across frames.
+    """The rotation across frames.
 
     Args:
-        times: float64 [F], frames committed to the stream before each frame.
+        times: float64 [F], number of frames committed to the stream before each frame.
         spatial: from `spatial_part`, on the same device.
         head_dim: D.
     """

@@ -1,4 +1,4 @@
-"""Reads files of weights: `.safetensors`, `.pt` and `.pth`. Nothing of a file is ever executed."""
+"""Reads weight files: `.safetensors`, `.pt` and `.pth`. Code in a file is never executed."""
 
 import hashlib
 import pickle
@@ -14,20 +14,20 @@ from ..errors import ModelError
 
 ZIP_START = b"PK\x03\x04"
 OLD_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""How `.pt` files begin: as PyTorch writes them, and as it did before 1.6."""
+"""First bytes of `.pt` files: as PyTorch writes them, and as it did before 1.6."""
 
 
 def read_state_dict(path: Path) -> Mapping[str, Tensor]:
-    """A file's tensors by key: `.safetensors`, or `.pt` / `.pth`.
+    """The tensors of a `.safetensors`, `.pt` or `.pth` file by key.
 
-    A `.pt` file holds the state dict itself, or holds it under `model`. Tensors are mapped into memory; those of a
-    `.pt` file in the form before PyTorch 1.6, which cannot be, are read.
+    A `.pt` file holds the state dict itself, or has it under `model`. Tensors are memory-mapped, except those of `.pt`
+    files from before PyTorch 1.6, which are read.
 
     Raises:
-        ModelError: the file is missing, damaged, of another kind, or holds anything but tensors and plain data.
+        ModelError: the file is missing, damaged, of another format, or holds anything but tensors and plain data.
     """
-    if path.exists() and not path.is_file():  # a pipe waits for ever
-        raise ModelError(f"checkpoint {path} is no file")
+    if path.exists() and not path.is_file():  # opening a pipe would block
+        raise ModelError(f"checkpoint {path} is not a regular file")
     try:
         if path.suffix == ".safetensors":
             return load_file(path, device="cpu")
@@ -37,17 +37,17 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
     except OSError as error:
         raise ModelError(f"checkpoint {path}: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:
-        raise ModelError(f"checkpoint {path} holds more than tensors and could run code: refused") from error
+        raise ModelError(f"checkpoint {path} holds objects that could run code: refused") from error
     except (SafetensorError, RuntimeError, EOFError) as error:
         raise ModelError(f"checkpoint {path} cannot be read: {error}") from error
     raise ModelError(f"checkpoint {path}: expected a .safetensors, .pt or .pth file")
 
 
 def file_note(path: Path) -> str | None:
-    """What a `.safetensors` file says of itself under `retinad` in its metadata, as `retinad convert` writes it.
+    """The note under `retinad` in the metadata of a `.safetensors` file, as `retinad convert` writes it.
 
     Returns:
-        None if it says nothing, or is of another kind.
+        None if there is no note, or the file has another format.
 
     Raises:
         ModelError: the file is missing or damaged.
@@ -74,7 +74,7 @@ def _is_zip(path: Path) -> bool:
     with path.open("rb") as file:
         start = file.read(max(len(ZIP_START), len(OLD_START)))
     if not start.startswith((ZIP_START, OLD_START)):
-        raise ModelError(f"checkpoint {path} is no file that torch.save wrote")
+        raise ModelError(f"checkpoint {path} was not written by torch.save")
     return start.startswith(ZIP_START)
 
 
@@ -87,5 +87,5 @@ def _tensors(path: Path, loaded: object) -> Mapping[str, Tensor]:
 
 
 def _is_plain(value: object) -> bool:
-    # Sparse, quantized and meta tensors have a shape, too, but not its numbers.
+    # Sparse, quantized and meta tensors have a shape too, but no plain numbers.
     return isinstance(value, Tensor) and value.layout is torch.strided and not (value.is_quantized or value.is_meta)

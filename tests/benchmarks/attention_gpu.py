@@ -19,15 +19,16 @@ from torch.profiler import ProfilerActivity, profile
 
 from retinad.kernels.attention import attend_ranges
 from retinad.kernels.attention.reference import attend_ranges_reference
-from retinad.pipeline.cache.backends.dense import DenseBackend, attend_all, seen
+from retinad.pipeline.cache.attention_backend import AttentionBackend
+from retinad.pipeline.cache.backends.dense import DenseBackend, attend_all, gather
 from retinad.pipeline.cache.backends.flashinfer import open_flashinfer
 from retinad.pipeline.cache.backends.triton import TritonBackend
 from retinad.pipeline.cache.kv_pool import KVCachePool, PoolShape
 from retinad.pipeline.cache.page_table import VisibleRanges, visible_ranges
-from retinad.pipeline.cache.step import Backend, Step
+from retinad.pipeline.cache.step import Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.cache.window import CacheLayout, StreamWindow
-from retinad.pipeline.config import StreamConfig
+from retinad.pipeline.config import FlashInferKernels, StreamConfig
 
 SHAPE = PoolShape(1, 16, 64, torch.bfloat16, torch.device("cuda:0"))
 SPECIAL = 6
@@ -55,24 +56,28 @@ CASES = (
 )
 
 
-def memories(case: Case) -> list[StreamState]:
-    """Streams with random tokens, as old as the case says."""
+def caches(case: Case) -> list[StreamState]:
+    """Streams with random tokens and the age of the case."""
     layout = CacheLayout.of(case.stream, case.frame_tokens, SPECIAL)
-    ledger = StreamWindow(layout)
+    window = StreamWindow(layout)
     if case.committed:
-        pinned = layout.pinned
-        ledger = StreamWindow(layout, committed=case.committed, pinned=pinned, later=case.committed - pinned)
+        pinned = layout.pinned_pages
+        window = StreamWindow(layout, committed=case.committed, pinned=pinned, later=case.committed - pinned)
     pool = KVCachePool(SHAPE)
-    states = [StreamState.allocate(pool, ledger) for _ in range(case.streams)]
+    states = [StreamState.allocate(pool, window) for _ in range(case.streams)]
     pool.layer(0).normal_()
     return states
 
 
+def event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def milliseconds(call: Callable[[], object], calls: int = CALLS) -> float:
     """Median time of a call on the device."""
-    times = []
+    times = list[float]()
     for number in range(WARM_UP + calls):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = event(), event()
         begin.record()
         call()
         end.record()
@@ -82,8 +87,8 @@ def milliseconds(call: Callable[[], object], calls: int = CALLS) -> float:
     return statistics.median(times)
 
 
-def planning_ms(states: list[StreamState], frames: list[int], backend: Backend) -> float:
-    """Median time on the host of making a step: its plan, its tables, their way to the device."""
+def planning_ms(states: list[StreamState], frames: list[int], backend: AttentionBackend) -> float:
+    """Median time on the host of creating a step: plan, tables, and their copy to the device."""
     times = []
     for _ in range(WARM_UP + CALLS):
         torch.cuda.synchronize()
@@ -93,37 +98,38 @@ def planning_ms(states: list[StreamState], frames: list[int], backend: Backend) 
     return statistics.median(times[WARM_UP:])
 
 
-def error(out: Tensor, query: Tensor, pool: KVCachePool, sights: list[VisibleRanges]) -> float:
+def error(out: Tensor, query: Tensor, pool: KVCachePool, visible: list[VisibleRanges]) -> float:
     """Largest error of a stream's output."""
-    rows, worst = [sight.rows for sight in sights], 0.0
-    for sight, part, actual in zip(sights, query.split(rows), out.split(rows), strict=True):
-        keys, values = seen(pool.layer(0), sight).float().unbind(0)
+    rows, worst = [group.rows for group in visible], 0.0
+    for group, part, actual in zip(visible, query.split_with_sizes(rows), out.split_with_sizes(rows), strict=True):
+        keys, values = gather(pool.layer(0), group).float().unbind(0)
         expected = attend_all(part.float(), keys, values)
         worst = max(worst, float((actual.float() - expected).norm() / expected.norm()))
     return worst
 
 
-def measure(case: Case, name: str, backend: Backend) -> str:
+def measure(case: Case, name: str, backend: AttentionBackend) -> str:
     """A row of the table."""
-    states = memories(case)
+    states = caches(case)
     frames = [1 if case.committed else case.stream.scale_frames] * case.streams
     step = Step(states, frames, backend)
     shape = (sum(frames), case.frame_tokens, SHAPE.heads, SHAPE.head_dim)
     query = 2 * torch.randn(shape, device="cuda").to(SHAPE.dtype)
-    sights = [part for state, plan in zip(states, step.plans, strict=True) for part in visible_ranges(state.span, plan)]
-    wrong = error(step.attend(0, query).flatten(0, 1), query.flatten(0, 1), states[0].pool, sights)
+    pairs = zip(states, step.plans, strict=True)
+    visible = [group for state, plan in pairs for group in visible_ranges(state.span, plan)]
+    wrong = error(step.attend(0, query).flatten(0, 1), query.flatten(0, 1), states[0].pool, visible)
     took_ms = milliseconds(lambda: step.attend(0, query))
-    seen = sum(sight.tokens for sight in sights)
-    tera = sum(4 * s.rows * s.tokens for s in sights) * SHAPE.heads * SHAPE.head_dim / took_ms / 1e9
+    seen = sum(group.tokens for group in visible)
+    tera = sum(4 * s.rows * s.tokens for s in visible) * SHAPE.heads * SHAPE.head_dim / took_ms / 1e9
     return (
         f"| {case.name} | {case.streams} | {seen // case.streams} | {name} | {took_ms:.3f} | {tera:.0f} | "
         f"{planning_ms(states, frames, backend):.2f} | {wrong:.1e} |"
     )
 
 
-def kernels_of(case: Case, backend: Backend) -> list[str]:
+def kernels_of(case: Case, backend: AttentionBackend) -> list[str]:
     """Names of the kernels that a call runs."""
-    states = memories(case)
+    states = caches(case)
     step = Step(states, [1] * case.streams, backend)
     query = torch.randn((case.streams, case.frame_tokens, 16, 64), device="cuda").to(SHAPE.dtype)
     step.attend(0, query)
@@ -134,7 +140,7 @@ def kernels_of(case: Case, backend: Backend) -> list[str]:
 
 @dataclass(frozen=True)
 class RangeCase:
-    """Frames of a step, each with ranges (first place, number of places) of one memory; frame s begins s * shift on."""
+    """Frames of a step, each with ranges (first slot, number of slots) of one cache; frame s starts s * shift later."""
 
     name: str
     frames: int
@@ -146,7 +152,7 @@ class RangeCase:
     memory: torch.dtype | None = None
 
     @property
-    def places(self) -> Tensor:
+    def slots(self) -> Tensor:
         """[frames, ranges, 2] on the device."""
         rows = [
             [(n + s * self.shift, n + s * self.shift + count) for n, count in self.ranges] for s in range(self.frames)
@@ -186,17 +192,17 @@ def replay_ms(call: Callable[[], object]) -> float:
 
 def measure_ranges(case: RangeCase) -> str:
     """A row of the second table; `dense` only where a frame sees one range."""
-    places = case.places
+    slots = case.slots
     query = 2 * torch.randn((case.frames, case.frame_tokens, 16, case.head_dim), device="cuda").to(case.dtype)
-    memory = torch.randn((2, int(places.max()) + 1000, 16, case.head_dim), device="cuda", dtype=case.dtype)
+    memory = torch.randn((2, int(slots.max()) + 1000, 16, case.head_dim), device="cuda", dtype=case.dtype)
     seen = memory if case.memory is None else memory.to(case.memory)
-    out = attend_ranges(query, seen, places)
-    expected = attend_ranges_reference(query, memory, places)
+    out = attend_ranges(query, seen, slots)
+    expected = attend_ranges_reference(query, memory, slots)
     wrong = float((out.float() - expected).norm() / expected.norm())
-    took_ms = replay_ms(lambda: attend_ranges(query, seen, places, out))
+    took_ms = replay_ms(lambda: attend_ranges(query, seen, slots, out))
     dense = "-"
     if len(case.ranges) == 1:
-        parts = [(query[s], *memory[:, first:stop]) for s, ((first, stop),) in enumerate(places.tolist())]
+        parts = [(query[s], *memory[:, first:stop]) for s, ((first, stop),) in enumerate(slots.tolist())]
         dense = f"{replay_ms(lambda: [attend_all(*part) for part in parts]):.3f}"
     count = sum(count for _, count in case.ranges)
     tera = 4 * case.frames * case.frame_tokens * count * 16 * case.head_dim / took_ms / 1e9
@@ -206,7 +212,7 @@ def measure_ranges(case: RangeCase) -> str:
 @torch.inference_mode()
 def print_ranges() -> None:
     """The second table."""
-    print("| tokens of a frame | frames | places each sees | ms a call | TFLOP/s | dense ms | error |")
+    print("| tokens of a frame | frames | visible slots | ms a call | TFLOP/s | dense ms | error |")
     print("| --- | --: | --: | --: | --: | --: | --: |")
     for case in RANGE_CASES:
         print(measure_ranges(case), flush=True)
@@ -215,8 +221,8 @@ def print_ranges() -> None:
 @torch.inference_mode()
 def main() -> None:
     device = torch.cuda.get_device_properties(0)
-    kernels = ("fa2", "fa3") if device.major == 9 else ("fa2",)
-    backends: dict[str, Backend] = {"dense": DenseBackend()}
+    kernels: tuple[FlashInferKernels, ...] = ("fa2", "fa3") if device.major == 9 else ("fa2",)
+    backends: dict[str, AttentionBackend] = {"dense": DenseBackend()}
     backends |= {f"flashinfer {name}": open_flashinfer(SHAPE, name) for name in kernels}
     backends |= {"triton": TritonBackend()}
     print(f"{device.name}, PyTorch {torch.__version__}, bfloat16, 16 heads of 64 channels")

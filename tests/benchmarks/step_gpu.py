@@ -24,6 +24,7 @@ from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Features, Frame, FrameStamp, Outcome
 from retinad.pipeline.model import checkpoint
 from retinad.pipeline.model.presets import LINGBOT_MAP
+from retinad.pipeline.model.random_init import random_weight
 
 SIZE = (1036, 756)
 """Becomes 518x378, 999 patches."""
@@ -68,7 +69,7 @@ def quick_weights(wanted: Mapping[str, Tensor], seed: int) -> Iterator[tuple[str
     """Random weights of the same sizes as the model's own, drawn on the device: a second instead of ten."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     for name, value in wanted.items():
-        small = checkpoint._random_weight(name, (1, *value.shape[1:]), np.random.default_rng(0))
+        small = random_weight(name, (1, *value.shape[1:]), np.random.default_rng(0))
         drawn = torch.randn(value.shape, device="cuda", generator=generator)
         constant = float(np.ptp(small)) == 0.0
         yield name, torch.full_like(drawn, float(small.flat[0])) if constant else drawn * float(small.std())
@@ -139,7 +140,7 @@ def event() -> torch.cuda.Event:
 
 
 def main(texts: list[str]) -> None:
-    checkpoint._random_weights = quick_weights
+    checkpoint.random_weights = quick_weights
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}", flush=True)
     for text in texts:
         job = Job.of(text)

@@ -1,1 +1,1 @@
-"""Attention backends: each reads a stream's keys and values its own way."""
+"""Attention backends: implementations of `AttentionBackend`, and the choice between them."""

@@ -1,4 +1,4 @@
-"""The dense backend: the places of each sight read by PyTorch's attention, on any device in any float format."""
+"""The dense backend: PyTorch's attention over the visible slots, on any device and in any float format."""
 
 from collections.abc import Sequence
 
@@ -6,37 +6,37 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..attention_backend import LayerAttention
 from ..kv_pool import KVCachePool
 from ..page_table import VisibleRanges
-from ..step import Attend
 
 
 class DenseBackend:
-    """One call for each sight: the reference that other backends are compared with."""
+    """One call per group of queries with the same visible slots; the reference for other backends."""
 
     whole_pages = False
 
-    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
-        """See `Backend`. Any mixture of page sizes will do."""
-        rows = [sight.rows for sight in sights]
+    def plan(self, pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
+        """See `AttentionBackend`. Page sizes may be mixed."""
+        rows = [group.rows for group in visible]
 
         def attend(layer: int, query: Tensor) -> Tensor:
-            memory, parts = pool.layer(layer), query.split_with_sizes(rows)
+            cache, queries = pool.layer(layer), query.split_with_sizes(rows)
             outputs = [
-                attend_all(part, *seen(memory, sight).unbind(0)) for part, sight in zip(parts, sights, strict=True)
+                attend_all(part, *gather(cache, group).unbind(0)) for part, group in zip(queries, visible, strict=True)
             ]
             return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
         return attend
 
 
-def seen(memory: Tensor, sight: VisibleRanges) -> Tensor:
-    """Keys and values [2, n, H, D] of the places that a sight names in a layer's [2, T, H, D]; a view if it can be."""
-    parts = [memory[:, start:stop] for start, stop in sight.ranges]
+def gather(cache: Tensor, visible: VisibleRanges) -> Tensor:
+    """The visible keys and values [2, n, H, D] of a layer's [2, T, H, D]; a view if they are one range."""
+    parts = [cache[:, start:stop] for start, stop in visible.ranges]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def attend_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v of queries [R, H, D] over all of keys and values [n, H, D]; gives [R, H, D]."""
+    """softmax(q k^T / sqrt(D)) v of queries [R, H, D] over all keys and values [n, H, D]; returns [R, H, D]."""
     query, key, value = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))  # [1, H, ., D]
     return functional.scaled_dot_product_attention(query, key, value).squeeze(0).transpose(0, 1)

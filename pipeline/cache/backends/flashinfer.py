@@ -1,11 +1,12 @@
-"""The FlashInfer backend: all streams of a step in one call of its paged kernels. The one file that imports flashinfer.
+"""The FlashInfer backend: one call of its paged kernels per layer, for all streams. Only this file imports flashinfer.
 
-Checked against flashinfer 0.6.13. A step is planned from host tensors, so it reads nothing back from the device; pages
-are the pool's own storage, not copies; a page is a frame's tokens, whatever their number, and the last page says how
-many of its tokens count, so padding is never attended to (rounding 777 tokens up to 1024 was 16 % off elsewhere).
+Tested with flashinfer 0.6.13. A step is planned from host tensors, so nothing is read back from the device. Pages are
+views of the pool, not copies. A page has as many slots as a frame has tokens, whatever their number, and the length of
+the last page is passed along, so padding is never attended to (rounding 777 tokens up to 1024 was 16 % off elsewhere).
 
-Limit of these kernels: a query whose products with all keys, before the scale, are below -5e4 gets zeros. Queries and
-keys here are layer-normalised, so a product is at most D (64) times the norms' weights: those would have to be near 30.
+Limit of these kernels: if the dot products of a query with all keys, before scaling, are below -5e4, the output is
+zero. Queries and keys here are layer-normalised, so a product is at most D (64) times the norms' weights, which would
+have to be near 30.
 """
 
 import subprocess
@@ -19,20 +20,20 @@ from torch import Tensor
 from ...config import FlashInferKernels as Kernels
 from ...errors import DeviceError, ModelError
 from ...model.devices import is_device_failure
+from ..attention_backend import LayerAttention
 from ..kv_pool import KVCachePool, PoolShape, gib
 from ..page_table import PageTable, VisibleRanges
-from ..step import Attend
 from .paged import TableTensors
 
 _INT_WORKSPACE_BYTES = 8 << 20
-"""What the wrapper allocates for its plan; its own constant."""
+"""Size of the buffer that the wrapper allocates for its plan: a constant in flashinfer."""
 
 _FLOAT_WORKSPACE_BYTES = 256
-"""For partial results, of which there are none: fa3 has none, and fa2 only where it cuts keys into chunks."""
+"""Size of the workspace for partial results, which only fa2 has, and only if it splits keys into chunks."""
 
 
 class Wrapper(Protocol):
-    """What is used of `flashinfer.BatchPrefillWithPagedKVCacheWrapper`."""
+    """The part of `flashinfer.BatchPrefillWithPagedKVCacheWrapper` that is used here."""
 
     def plan(
         self,
@@ -55,14 +56,14 @@ class Wrapper(Protocol):
 
 
 class FlashInferBackend:
-    """Attention of a step's streams, all of one page size, in one call a layer.
+    """One call per layer for all streams of a step, which must have one page size.
 
-    A plan lives in buffers of the wrapper's: a step's calls must be over before the next step is planned, and steps
-    come one after the other, on one CUDA stream.
+    A plan is in buffers of the wrapper: a step's calls must finish before the next step is planned, and all steps run
+    on one CUDA stream.
 
     Args:
-        wrapper: the kernels, for the pool's device, with NHD layout.
-        kernels: which kernels they are.
+        wrapper: the kernels, for the pool's device, in NHD layout.
+        kernels: name of the kernels.
     """
 
     whole_pages = True
@@ -72,14 +73,14 @@ class FlashInferBackend:
         self.kernels = kernels
         self._copied: torch.cuda.Event | None = None
 
-    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
-        """See `Backend`."""
-        shape, table = pool.shape, PageTable.of(sights)
+    def plan(self, pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
+        """See `AttentionBackend`."""
+        shape, table = pool.shape, PageTable.of(visible)
         rows = table.query_starts[-1]
         table.check(pool.spans.capacity // table.page_tokens, shape.heads * shape.head_dim)
-        needed = plan_bytes(self.kernels, rows, len(sights), shape)
+        needed = plan_bytes(self.kernels, rows, len(visible), shape)
         if needed > _INT_WORKSPACE_BYTES:
-            raise ValueError(f"a plan for {rows} queries takes {gib(needed)}, of {gib(_INT_WORKSPACE_BYTES)} at most")
+            raise ValueError(f"a plan for {rows} queries needs {gib(needed)}, the limit is {gib(_INT_WORKSPACE_BYTES)}")
         self._plan(table, shape)
 
         def attend(layer: int, query: Tensor) -> Tensor:
@@ -91,12 +92,12 @@ class FlashInferBackend:
         return attend
 
     def _plan(self, table: PageTable, shape: PoolShape) -> None:
-        # The wrapper writes its plan to one pinned buffer, which the copy to the device may still be reading.
+        # The wrapper writes its plan to one pinned buffer, which the previous copy to the device may still be reading.
         if self._copied is not None:
             self._copied.synchronize()
         arrays = TableTensors.of(table)
-        # Chunks of keys are merged from rounded outputs: an error of 2.6e-3 instead of 2.0e-3 (fa2, one stream). And
-        # whether there are any depends on the other streams; without, they cannot change this one's numbers.
+        # Splitting keys into chunks merges rounded outputs: an error of 2.6e-3 instead of 2.0e-3 (fa2, one stream). And
+        # whether keys are split depends on the other streams: without it they cannot change this stream's results.
         self._wrapper.plan(
             arrays.qo_indptr,
             arrays.kv_indptr,
@@ -117,11 +118,11 @@ class FlashInferBackend:
 
 
 def open_flashinfer(shape: PoolShape, kernels: Literal["auto"] | Kernels) -> FlashInferBackend:
-    """Load the kernels, compiling them first where no compiled ones are installed, and try them on a known answer.
+    """Load the kernels, compile them if no compiled ones are installed, and test them on a known result.
 
     Args:
-        shape: of the pool whose memories they will read, on a CUDA device; `kernel_obstacle` knows nothing against it.
-        kernels: which; `auto` is fa3 on a device of capability 9 (Hopper), else fa2.
+        shape: shape of the pool that they will read, on a CUDA device; `kernel_obstacle` must have found nothing.
+        kernels: which kernels; `auto` is fa3 on a device of capability 9 (Hopper), else fa2.
 
     Raises:
         ModelError: they cannot run here; the message says why.
@@ -131,7 +132,7 @@ def open_flashinfer(shape: PoolShape, kernels: Literal["auto"] | Kernels) -> Fla
         capability = torch.cuda.get_device_capability(shape.device)
         chosen = _choose_kernels(kernels, capability)
         backend = FlashInferBackend(_make_wrapper(shape, chosen), chosen)
-        _try(backend, shape)
+        _test(backend, shape)
     except (ImportError, RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
         if is_device_failure(error):
             raise DeviceError(f"{shape.device} failed: {error}") from error
@@ -140,10 +141,10 @@ def open_flashinfer(shape: PoolShape, kernels: Literal["auto"] | Kernels) -> Fla
 
 
 def plan_bytes(kernels: Kernels, rows: int, streams: int, shape: PoolShape) -> int:
-    """Bytes of a plan for so many queries, at most: 32-bit numbers, for each tile of queries or for each query.
+    """Upper bound of the size of a plan in bytes: 32-bit numbers per tile of queries, or per query.
 
-    From `PrefillPlan` (3 arrays a tile of at least 16 queries, 1 a query) and `PrefillSM90Plan` (7 arrays a tile of at
-    least 128 queries and a head) in scheduler.cuh.
+    From `PrefillPlan` (3 arrays per tile of at least 16 queries, 1 per query) and `PrefillSM90Plan` (7 arrays per head
+    and tile of at least 128 queries) in scheduler.cuh.
     """
     if kernels == "fa2":
         return 4 * (3 * (rows // 16 + streams) + rows + streams) + 1024
@@ -151,10 +152,11 @@ def plan_bytes(kernels: Kernels, rows: int, streams: int, shape: PoolShape) -> i
 
 
 def _choose_kernels(kernels: Literal["auto"] | Kernels, capability: tuple[int, int]) -> Kernels:
+    actual = f"{capability[0]}.{capability[1]}"
     if capability < (8, 0):
-        raise ValueError(f"it needs a device of capability 8.0 or newer, this one has {capability[0]}.{capability[1]}")
+        raise ValueError(f"it requires a device of capability 8.0 or newer, this one has {actual}")
     if kernels == "fa3" and capability[0] != 9:
-        raise ValueError(f"fa3 needs a device of capability 9 (Hopper), this one has {capability[0]}.{capability[1]}")
+        raise ValueError(f"fa3 requires a device of capability 9 (Hopper), this one has {actual}")
     if kernels == "auto":
         return "fa3" if capability[0] == 9 else "fa2"
     return kernels
@@ -162,7 +164,7 @@ def _choose_kernels(kernels: Literal["auto"] | Kernels, capability: tuple[int, i
 
 def _make_wrapper(shape: PoolShape, kernels: Kernels) -> Wrapper:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its own use of what others deprecate
+        warnings.simplefilter("ignore")  # flashinfer uses deprecated functions of other packages
         from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
     workspace = torch.empty(_FLOAT_WORKSPACE_BYTES, dtype=torch.uint8, device=shape.device)
@@ -170,14 +172,14 @@ def _make_wrapper(shape: PoolShape, kernels: Kernels) -> Wrapper:
     return wrapper
 
 
-def _try(backend: FlashInferBackend, shape: PoolShape) -> None:
-    # Ones for values and NaN around them: what reads padding, or wrongly, does not give ones.
+def _test(backend: FlashInferBackend, shape: PoolShape) -> None:
+    # Values are ones, surrounded by NaN: kernels that read padding or wrong slots do not return ones.
     pool = KVCachePool(PoolShape(1, shape.heads, shape.head_dim, shape.dtype, shape.device))
-    page, rows, seen = 5, 7, 13
-    pool.hold_pages(page, 4)
+    page, rows, tokens = 5, 7, 13
+    pool.allocate_pages(page, 4)
     pool.layer(0).fill_(float("nan"))
-    pool.layer(0)[:, page : page + seen] = 1
+    pool.layer(0)[:, page : page + tokens] = 1
     query = torch.ones((rows, shape.heads, shape.head_dim), dtype=shape.dtype, device=shape.device)
-    out = backend.plan(pool, [VisibleRanges(rows, ((page, page + seen),), page)])(0, query)
+    out = backend.plan(pool, [VisibleRanges(rows, ((page, page + tokens),), page)])(0, query)
     if not torch.equal(out, torch.ones_like(out)):
-        raise ValueError("its kernels give wrong numbers on this device")
+        raise ValueError("its kernels return wrong results on this device")

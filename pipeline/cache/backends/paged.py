@@ -1,6 +1,6 @@
-"""The paged backend: page tables read by gathering pages in plain PyTorch, on any device, slowly.
+"""The paged backend: gathers the pages of a page table in plain PyTorch, on any device, slowly.
 
-It reads through the very arrays that the FlashInfer backend hands to its kernels: it proves them right without a GPU.
+It reads the same arrays as the kernels of the FlashInfer backend, so it tests them without a GPU.
 """
 
 from collections.abc import Sequence
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..attention_backend import LayerAttention
 from ..kv_pool import KVCachePool
 from ..page_table import PageTable, VisibleRanges
-from ..step import Attend
 from .dense import attend_all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableTensors:
-    """A page table as the kernels take it: int32 on the host, named as there.
+    """A page table in the form that FlashInfer takes: int32 on the host, with FlashInfer's names.
 
     Attributes:
-        qo_indptr: [B + 1], first query of each stream.
-        kv_indptr: [B + 1], first entry of each stream in `kv_indices`.
-        kv_indices: numbers of pages.
-        last_page_len: [B], tokens of each last page.
+        qo_indptr: [B + 1], first query of each group.
+        kv_indptr: [B + 1], first entry of each group in `kv_indices`.
+        kv_indices: page numbers.
+        last_page_len: [B], number of valid tokens in each last page.
     """
 
     qo_indptr: Tensor
@@ -33,19 +33,19 @@ class TableTensors:
 
     @classmethod
     def of(cls, table: PageTable) -> "TableTensors":
-        """The arrays of a table."""
+        """Convert a page table."""
         arrays = (table.query_starts, table.page_starts, table.pages, table.last_page_tokens)
         return cls(*(torch.tensor(array, dtype=torch.int32) for array in arrays))
 
 
 class PagedBackend:
-    """The reference of paged reading."""
+    """The reference for backends that read pages."""
 
     whole_pages = True
 
-    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
-        """See `Backend`."""
-        table = PageTable.of(sights)
+    def plan(self, pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
+        """See `AttentionBackend`."""
+        table = PageTable.of(visible)
         table.check(pool.spans.capacity // table.page_tokens, pool.shape.heads * pool.shape.head_dim)
         arrays = TableTensors.of(table)
 
@@ -56,13 +56,13 @@ class PagedBackend:
 
 
 def attend_pages(query: Tensor, pages: tuple[Tensor, Tensor], arrays: TableTensors) -> Tensor:
-    """Attention of queries [R, H, D] to the pages that a table names, of keys and values [pages, page size, H, D]."""
+    """Attention of queries [R, H, D] to the pages of a table; keys and values are [pages, page size, H, D]."""
     keys, values = pages
     page = keys.shape[1]
     outputs = []
-    for stream, last in enumerate(arrays.last_page_len.tolist()):
-        rows = slice(*arrays.qo_indptr[stream : stream + 2].tolist())
-        numbers = arrays.kv_indices[slice(*arrays.kv_indptr[stream : stream + 2].tolist())].to(keys.device)
-        seen = (len(numbers) - 1) * page + last
-        outputs.append(attend_all(query[rows], *(part[numbers].flatten(0, 1)[:seen] for part in (keys, values))))
+    for group, last in enumerate(arrays.last_page_len.tolist()):
+        rows = slice(*arrays.qo_indptr[group : group + 2].tolist())
+        numbers = arrays.kv_indices[slice(*arrays.kv_indptr[group : group + 2].tolist())].to(keys.device)
+        tokens = (len(numbers) - 1) * page + last
+        outputs.append(attend_all(query[rows], *(part[numbers].flatten(0, 1)[:tokens] for part in (keys, values))))
     return torch.cat(outputs)

@@ -1,11 +1,11 @@
-"""Which attention backend runs: the one that the config names, or the fastest that can."""
+"""Selects the attention backend: the configured one, or the fastest that can run."""
 
 from dataclasses import dataclass
 
 from ...compatibility import attention_conflicts, kernel_obstacle, refuse
 from ...config import ModelConfig
+from ..attention_backend import AttentionBackend
 from ..kv_pool import PoolShape
-from ..step import Backend
 from .dense import DenseBackend
 from .flashinfer import open_flashinfer
 from .paged import PagedBackend
@@ -14,24 +14,24 @@ from .triton import TritonBackend, check_device, device_obstacle
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """A backend.
+    """The selected backend.
 
     Attributes:
-        name: what runs: `triton`, `dense`, `paged`, `flashinfer fa2` or `flashinfer fa3`.
-        reason: why `auto` took it; None where the config named a backend.
+        name: `triton`, `dense`, `paged`, `flashinfer fa2` or `flashinfer fa3`.
+        reason: why `auto` selected it; None if the config names a backend.
         backend: the backend.
     """
 
     name: str
     reason: str | None
-    backend: Backend
+    backend: AttentionBackend
 
 
 def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
-    """The backend that a model runs with, ready to run.
+    """Select and prepare the backend of a model.
 
     Raises:
-        ModelError: the backend that the config names cannot run here.
+        ModelError: the configured backend cannot run here.
         DeviceError: the device failed.
     """
     refuse(attention_conflicts(config))
@@ -47,7 +47,7 @@ def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
             check_device(shape.device)
             return Choice("triton", None, TritonBackend())
     if not shape.layers:
-        return Choice("dense", "no layer attends to a memory", DenseBackend())
+        return Choice("dense", "no layer has a KV cache", DenseBackend())
     obstacle = kernel_obstacle("triton", config) or device_obstacle(shape.device)
     if obstacle is not None:
         return Choice("dense", obstacle, DenseBackend())

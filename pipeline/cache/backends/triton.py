@@ -1,4 +1,4 @@
-"""The Triton backend: what each frame sees as ranges of places, read by one kernel for all frames of a step."""
+"""The Triton backend: one kernel reads the visible ranges of slots of all frames of a step."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -9,28 +9,28 @@ from torch import Tensor
 from retinad.kernels.attention import attend_ranges
 
 from ...errors import ModelError
+from ..attention_backend import LayerAttention
 from ..kv_pool import KVCachePool
 from ..page_table import VisibleRanges
-from ..step import Attend
 from ..window import padded
 
 CAPABILITY = (8, 0)
-"""Of the oldest devices that it runs on: bfloat16 products."""
+"""The oldest supported compute capability: the first with bfloat16 products."""
 
 
 class TritonBackend:
-    """Frames of any number of streams in one call a layer; a history that goes round in its places is no matter."""
+    """One call per layer for the frames of any number of streams. Handles a wrapped history ring."""
 
     whole_pages = False
 
-    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
-        """See `Backend`. All sights are of frames of one size."""
-        frame_tokens = sights[0].page_tokens
-        if any(sight.page_tokens != frame_tokens or sight.rows % frame_tokens for sight in sights):
-            raise ValueError(f"expected whole frames of {frame_tokens} tokens, got {sights}")
-        rows = [padded(sight.ranges) for sight in sights for _ in range(sight.rows // frame_tokens)]
+    def plan(self, pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
+        """See `AttentionBackend`. All frames must have one size."""
+        frame_tokens = visible[0].page_tokens
+        if any(group.page_tokens != frame_tokens or group.rows % frame_tokens for group in visible):
+            raise ValueError(f"expected whole frames of {frame_tokens} tokens, got {visible}")
+        rows = [padded(group.ranges) for group in visible for _ in range(group.rows // frame_tokens)]
 
-        @cache  # for all layers, and not before the first: fused steps read tables of their own
+        @cache  # shared by all layers; only when the first layer runs, since fused steps read their own tables
         def ranges() -> Tensor:
             return torch.tensor(rows, dtype=torch.int64).to(pool.shape.device, non_blocking=True)
 
@@ -42,17 +42,17 @@ class TritonBackend:
 
 
 def check_device(device: torch.device) -> None:
-    """Check that the kernel can run on a CUDA device.
+    """Check that the kernel supports a CUDA device.
 
     Raises:
-        ModelError: it cannot; the message says why.
+        ModelError: it does not; the message says why.
     """
     if (obstacle := device_obstacle(device)) is not None:
         raise ModelError(f"{obstacle}: set attention = 'dense'")
 
 
 def device_obstacle(device: torch.device) -> str | None:
-    """Why the kernel cannot run on a CUDA device, or None if it can."""
+    """The reason why the kernel does not support a CUDA device, or None."""
     if torch.cuda.get_device_capability(device) < CAPABILITY:
-        return f"triton is used on devices of capability {CAPABILITY[0]}.{CAPABILITY[1]} or newer"
+        return f"triton requires a device of capability {CAPABILITY[0]}.{CAPABILITY[1]} or newer"
     return None

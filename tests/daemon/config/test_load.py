@@ -20,7 +20,6 @@ from retinad.daemon.config.tables import (
     ServiceTable,
     StreamTable,
 )
-from retinad.pipeline.cache.kv_pool import pages_of
 from retinad.pipeline.config import (
     CameraConfig,
     CaptureMode,
@@ -109,7 +108,7 @@ def test_the_default_file_states_the_memory_of_a_camera_correctly(ratio: str) ->
     ).grid
     layout = TokenShape.of(network, grid).layout(LINGBOT_MAP.stream)
     # Keys and values of every layer, in bfloat16.
-    taken_bytes = pages_of(layout) * layout.frame_tokens * network.depth * 2 * network.channels * 2
+    taken_bytes = layout.pages * layout.frame_tokens * network.depth * 2 * network.channels * 2
     text = " ".join(line.removeprefix("# ") for line in (ROOT / "config.toml").read_text().splitlines())
     (said,) = re.findall(rf"([0-9.]+) GiB(?: of a GPU's memory)? at {ratio}", text)
     assert said == f"{taken_bytes / 2**30:.1f}"
@@ -501,7 +500,7 @@ def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path
     both = f'[model]\ncheckpoint = "{tmp_path}/a.pt"\nbackbone_checkpoint = "{tmp_path}/a.pt"\n'
     messages = [problem.message for problem in refuse(f"{CAMERA}{both}")]
     assert any("no checkpoint with it" in message for message in messages)
-    assert any("DINOv2" in message for message in messages)  # the tiny preset has no DINOv2 embedding
+    assert any("dinov2_vits14_reg" in message for message in messages)  # the tiny preset has no DINOv2 embedding
 
 
 def test_epochs_are_longer_than_their_scale_frames(load: Load, refuse: Refuse) -> None:

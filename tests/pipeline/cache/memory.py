@@ -1,4 +1,4 @@
-"""Small memories to test with: random tokens, steps over them, and a float64 oracle of what comes out."""
+"""Small caches for tests: random tokens, steps over them, and a float64 oracle of the results."""
 
 import math
 from collections.abc import Sequence
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from retinad.pipeline.cache.attention_backend import AttentionBackend
 from retinad.pipeline.cache.backends.dense import DenseBackend
 from retinad.pipeline.cache.backends.paged import PagedBackend
 from retinad.pipeline.cache.kv_pool import KVCachePool, PoolShape
-from retinad.pipeline.cache.step import Backend, Step
+from retinad.pipeline.cache.step import Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.cache.window import CacheLayout, StreamWindow
 from retinad.pipeline.config import StreamConfig
@@ -18,7 +19,7 @@ LAYERS, P, S, H, D = 2, 5, 3, 2, 8
 TOLERANCE = 1e-6
 """Absolute, on outputs of about 1: float32 attention over at most 100 tokens against float64."""
 
-BACKENDS: dict[str, Backend] = {"dense": DenseBackend(), "paged": PagedBackend()}
+BACKENDS: dict[str, AttentionBackend] = {"dense": DenseBackend(), "paged": PagedBackend()}
 
 
 def new_pool(limit_bytes: int | None = None) -> KVCachePool:
@@ -30,40 +31,41 @@ def new_state(stream: StreamConfig, pool: KVCachePool | None = None, frame_token
 
 
 def poison(pool: KVCachePool, states: Sequence[StreamState]) -> None:
-    """NaN in every place of the pool that no later step of these streams may see."""
+    """Write NaN to every slot of the pool that no later step of these streams may see."""
     for index in range(LAYERS):
         kept = [read(state, index) for state in states]
         pool.layer(index).fill_(math.nan)
         for state, parts in zip(states, kept, strict=True):
-            for place, part in zip(state.kept(index), parts, strict=True):
-                place.copy_(part)
+            for target, part in zip(state.kept(index), parts, strict=True):
+                target.copy_(part)
 
 
 def read(state: StreamState, index: int) -> list[Tensor]:
-    """A copy of what later steps can see of a layer."""
+    """A copy of a layer's slots that later steps can see."""
     return [part.clone() for part in state.kept(index)]
 
 
 def read_all(state: StreamState) -> Tensor:
-    """A copy of what later steps can see: [LAYERS, 2, n, H, D]."""
+    """A copy of all slots that later steps can see: [LAYERS, 2, n, H, D]."""
     nothing = state.layer(0)[:, :0]
     return torch.stack([torch.cat([nothing, *read(state, index)], dim=1) for index in range(state.pool.shape.layers)])
 
 
 def write_all(state: StreamState, tokens: Tensor) -> None:
-    """Put back what `read_all` gave of a state with an equal ledger."""
+    """Write back what `read_all` returned for a state with an equal window."""
     for index, layer in enumerate(tokens):
-        parts = state.kept(index)
-        for place, part in zip(parts, layer.split([place.shape[1] for place in parts], dim=1), strict=True):
-            place.copy_(part)
+        targets = state.kept(index)
+        parts = layer.split_with_sizes([target.shape[1] for target in targets], dim=1)
+        for target, part in zip(targets, parts, strict=True):
+            target.copy_(part)
 
 
 def tokens(seed: int, frames: int, frame_tokens: int = P) -> Tensor:
-    """Query, key, value of every layer: [LAYERS, 3, frames, frame_tokens, H, D]."""
+    """Random query, key and value of every layer: [LAYERS, 3, frames, frame_tokens, H, D]."""
     return torch.randn(LAYERS, 3, frames, frame_tokens, H, D, generator=torch.Generator().manual_seed(seed))
 
 
-def run(states: list[StreamState], parts: list[Tensor], backend: Backend) -> Tensor:
+def run(states: list[StreamState], parts: list[Tensor], backend: AttentionBackend) -> Tensor:
     """One step: `parts[i]` of `tokens` into `states[i]`; outputs [LAYERS, frames, P, H, D]."""
     joined = torch.cat(parts, dim=2)
     outputs = []
@@ -76,7 +78,7 @@ def run(states: list[StreamState], parts: list[Tensor], backend: Backend) -> Ten
 
 
 class Oracle:
-    """Attention in float64 over lists of whole frames and of evicted frames' special tokens."""
+    """Attention in float64 over lists of whole frames and of the special tokens of evicted frames."""
 
     def __init__(self, stream: StreamConfig) -> None:
         self.stream = stream

@@ -1,4 +1,4 @@
-"""Page tables name exactly the places that a stream sees, and what contradicts itself never reaches a kernel."""
+"""Page tables list exactly the visible slots, and contradictory tables never reach a kernel."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from .memory import D, H
 TABLE = PageTable.of([VisibleRanges(5, ((10, 20),), 5), VisibleRanges(5, ((30, 46),), 5)])
 
 
-def test_two_streams_tables() -> None:
+def test_page_table_of_two_streams() -> None:
     assert PageTable(5, (0, 5, 10), (0, 2, 6), (2, 3, 6, 7, 8, 9), (5, 1)) == TABLE
     assert TABLE.tokens == (10, 16)
     TABLE.check(pool_pages=10, row_numbers=H * D)
@@ -22,16 +22,16 @@ def test_two_streams_tables() -> None:
 
 @pytest.mark.parametrize("page", [1, 2, 5, 6, 7])
 @pytest.mark.parametrize("seen", range(1, 16))
-def test_places_around_page_edges(page: int, seen: int) -> None:
+def test_slots_around_page_edges(page: int, seen: int) -> None:
     start = 3 * page
     table = PageTable.of([VisibleRanges(page, ((start, start + seen),), page)])
-    places = [number * page + offset for number in table.pages for offset in range(page)]
-    assert places[: table.tokens[0]] == list(range(start, start + seen))
-    assert len(places) - table.tokens[0] < page
+    slots = [number * page + offset for number in table.pages for offset in range(page)]
+    assert slots[: table.tokens[0]] == list(range(start, start + seen))
+    assert len(slots) - table.tokens[0] < page
 
 
 @pytest.mark.parametrize(
-    "sight",
+    "group",
     [
         VisibleRanges(5, ((1, 9),), 5),
         VisibleRanges(5, ((5, 5),), 5),
@@ -39,17 +39,17 @@ def test_places_around_page_edges(page: int, seen: int) -> None:
         VisibleRanges(7, ((14, 20),), 7),
     ],
 )
-def test_what_has_no_page_table_is_refused(sight: VisibleRanges) -> None:
+def test_ranges_without_a_page_table_are_refused(group: VisibleRanges) -> None:
     with pytest.raises(ValueError, match="no page table of 5-token pages"):
-        PageTable.of([VisibleRanges(5, ((0, 5),), 5), sight])
+        PageTable.of([VisibleRanges(5, ((0, 5),), 5), group])
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"query_starts": (0, 10, 10)}, "rise"),
-        ({"query_starts": (1, 5, 10)}, "rise"),
-        ({"page_starts": (0, 4, 2)}, "rise"),
+        ({"query_starts": (0, 10, 10)}, "increase"),
+        ({"query_starts": (1, 5, 10)}, "increase"),
+        ({"page_starts": (0, 4, 2)}, "increase"),
         ({"query_starts": (0, 10)}, "numbers of groups"),
         ({"last_page_tokens": (5,)}, "numbers of groups"),
         ({"pages": (2, 3, 6, 7, 8)}, "expected 6 pages"),
@@ -57,17 +57,17 @@ def test_what_has_no_page_table_is_refused(sight: VisibleRanges) -> None:
         ({"pages": (-1, 3, 6, 7, 8, 9)}, "below 10"),
         ({"last_page_tokens": (5, 0)}, "1 to 5 tokens"),
         ({"last_page_tokens": (6, 1)}, "1 to 5 tokens"),
-        ({"query_starts": (0, 5, 2**28)}, "beyond 32 bits"),
-        ({"page_tokens": 2**28}, "beyond 32 bits"),
+        ({"query_starts": (0, 5, 2**28)}, "exceeds 32 bits"),
+        ({"page_tokens": 2**28}, "exceeds 32 bits"),
     ],
 )
 def test_tables_that_a_kernel_would_misread_are_refused(change: dict[str, object], reason: str) -> None:
-    """Public faults of paged kernels: a last page longer than a page was accepted, wrong rows were read elsewhere."""
+    """Known bugs of paged kernels: they accept a last page longer than a page, and read wrong rows out of bounds."""
     with pytest.raises(ValueError, match=reason):
         replace(TABLE, **change).check(pool_pages=10, row_numbers=H * D)  # type: ignore[arg-type]
 
 
-def test_pages_may_stand_in_any_order_among_others_garbage() -> None:
+def test_pages_may_be_in_any_order_between_garbage() -> None:
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(n, H, D, generator=generator) for n in (5, 33, 33))
     expected = attend_all(query, key, value)

@@ -1,10 +1,10 @@
-"""The ledger's places, played on a list of token names, hold and show exactly what the rules of the memory say."""
+"""The slots of a window, simulated with token names, hold and show exactly what the specification says."""
 
 import itertools
 
 import pytest
 
-from retinad.pipeline.cache.window import MOST_RANGES, CacheLayout, CopyOp, FramePlan, StepPlan, StreamWindow
+from retinad.pipeline.cache.window import MAX_RANGES, CacheLayout, CopyOp, FramePlan, StepPlan, StreamWindow
 from retinad.pipeline.config import RetentionConfig, StreamConfig
 
 P, S = 5, 3
@@ -13,31 +13,31 @@ Token = tuple[int, int]
 
 
 class Storage:
-    """Token places that hold names instead of keys, played as a backend plays them."""
+    """Slots that hold token names instead of keys, written and read as a backend does."""
 
     def __init__(self, layout: CacheLayout) -> None:
-        self.places: list[Token | None] = [None] * layout.tokens
-        self.ledger = StreamWindow(layout)
+        self.slots: list[Token | None] = [None] * layout.slots
+        self.window = StreamWindow(layout)
 
     def step(self, frames: list[int]) -> tuple[StepPlan, list[list[Token | None]]]:
         """The plan, and what each frame sees."""
-        plan = self.ledger.plan(len(frames))
-        self._move(plan.evictions)
+        plan = self.window.plan(len(frames))
+        self._copy(plan.evictions)
         for frame, planned in zip(frames, plan.frames, strict=True):
-            self.places[planned.place : planned.place + P] = [(frame, token) for token in range(P)]
-        seen = [[name for bounds in planned.visible for name in self.places[slice(*bounds)]] for planned in plan.frames]
-        self._move(plan.late_evictions)
-        self.ledger = plan.after
+            self.slots[planned.slot : planned.slot + P] = [(frame, token) for token in range(P)]
+        seen = [[name for bounds in planned.visible for name in self.slots[slice(*bounds)]] for planned in plan.frames]
+        self._copy(plan.late_evictions)
+        self.window = plan.after
         return plan, seen
 
-    def _move(self, moves: tuple[CopyOp, ...]) -> None:
-        for move in moves:
-            kept = self.places[move.source : move.source + move.tokens]
-            self.places[move.target : move.target + move.tokens] = kept
+    def _copy(self, copies: tuple[CopyOp, ...]) -> None:
+        for copy in copies:
+            kept = self.slots[copy.source : copy.source + copy.tokens]
+            self.slots[copy.target : copy.target + copy.tokens] = kept
 
 
 class Rules:
-    """The memory as the specification words it, without places."""
+    """The rules of the specification, without slots."""
 
     def __init__(self, stream: StreamConfig) -> None:
         self.stream = stream
@@ -85,7 +85,7 @@ def streams() -> list[StreamConfig]:
 
 
 def frames_by_step(stream: StreamConfig, first: int, total: int) -> list[list[int]]:
-    """Frame numbers: the first block, then runs of every length that the stream takes, in turn."""
+    """Frame numbers of each step: the first, then steps of every length that the stream allows, in turn."""
     steps, frame, lengths = [list(range(first))], first, itertools.cycle(range(stream.frames_per_step, 0, -1))
     while frame < total:
         steps.append(list(range(frame, frame + next(lengths))))
@@ -94,17 +94,17 @@ def frames_by_step(stream: StreamConfig, first: int, total: int) -> list[list[in
 
 
 def assert_counted(planned: FramePlan, stream: StreamConfig) -> None:
-    """What is counted in frames is what is seen in places, and no keyframe is left out."""
-    context, kept = planned.context, CacheLayout.of(stream, P, S).kept_tokens
-    places = sum(stop - start for start, stop in planned.visible)
-    assert places == context.frames * P + context.history_frames * kept
+    """The context counts the visible slots in frames, and leaves out no keyframe."""
+    context, kept = planned.context, CacheLayout.of(stream, P, S).entry_tokens
+    slots = sum(stop - start for start, stop in planned.visible)
+    assert slots == context.frames * P + context.history_frames * kept
     if planned.number >= stream.scale_frames:
         remembered = context.frames + context.history_frames + context.forgotten_frames - 1
         assert remembered == planned.number
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["all scale frames", "fewer scale frames"])
-def test_a_step_sees_what_the_rules_say_and_nothing_twice(short: bool) -> None:
+def test_a_step_sees_what_the_rules_say_each_token_once(short: bool) -> None:
     for stream in streams():
         storage, rules = Storage(CacheLayout.of(stream, P, S)), Rules(stream)
         first = 1 if short else stream.scale_frames
@@ -118,12 +118,12 @@ def test_a_step_sees_what_the_rules_say_and_nothing_twice(short: bool) -> None:
                 assert_counted(planned, stream)
                 assert len(tokens) == len(expected), (stream, frames)
                 assert set(tokens) == expected, (stream, frames)
-                assert len(planned.visible) <= MOST_RANGES or plan.first
+                assert len(planned.visible) <= MAX_RANGES or plan.first
             assert all(tokens == seen[0] for tokens in seen) or not plan.first
 
 
-def test_what_steps_of_single_frames_see_is_one_range() -> None:
-    """Kernels that read pages rely on it."""
+def test_a_step_of_a_single_frame_sees_one_range() -> None:
+    """Kernels that read pages rely on this."""
     for stream in streams():
         storage = Storage(CacheLayout.of(stream, P, S))
         if stream.frames_per_step == 1:
@@ -133,39 +133,39 @@ def test_what_steps_of_single_frames_see_is_one_range() -> None:
 
 
 def test_frame_numbers_count_committed_frames_only() -> None:
-    """A non-keyframe has the number that the next keyframe will have."""
-    ledger = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2, window=4, keyframe_interval=3), P, S))
+    """A non-keyframe has the number of the next keyframe."""
+    window = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2, window=4, keyframe_interval=3), P, S))
     numbers = []
     for count in (2, *[1] * 7):
-        plan = ledger.plan(count)
+        plan = window.plan(count)
         numbers += [planned.number for planned in plan.frames]
-        ledger = plan.after
+        window = plan.after
     assert numbers == [0, 1, 2, 3, 3, 3, 4, 4, 4]
-    assert ledger.committed == 5
+    assert window.committed == 5
 
 
-def test_what_a_step_attends_to_stays_constant_for_ever() -> None:
-    ledger = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2, window=4, history_frames=10), P, S))
-    ledger = ledger.plan(2).after
+def test_the_number_of_visible_tokens_stays_constant() -> None:
+    window = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2, window=4, history_frames=10), P, S))
+    window = window.plan(2).after
     attended = {}
     for frame in range(100_000):
-        plan = ledger.plan(1)
+        plan = window.plan(1)
         attended[frame] = sum(stop - start for start, stop in plan.frames[0].visible)
-        ledger = plan.after
+        window = plan.after
     assert attended[1_000] == attended[10_000] == attended[99_999] == (2 + 4) * P + 10 * S
-    assert max(attended.values()) <= ledger.layout.tokens
+    assert max(attended.values()) <= window.layout.slots
 
 
 @pytest.mark.parametrize(("before", "frames"), [(0, 0), (0, 3), (2, 0), (2, 2)])
 def test_a_step_of_a_wrong_size_is_refused(before: int, frames: int) -> None:
-    ledger = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2), P, S))
+    window = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2), P, S))
     if before:
-        ledger = ledger.plan(before).after
-    with pytest.raises(ValueError, match="a step takes"):
-        ledger.plan(frames)
+        window = window.plan(before).after
+    with pytest.raises(ValueError, match="expected a step of"):
+        window.plan(frames)
 
 
-def test_a_plan_changes_nothing_by_itself() -> None:
-    ledger = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2), P, S))
-    assert ledger.plan(2) == ledger.plan(2)
-    assert ledger.committed == 0
+def test_planning_changes_nothing() -> None:
+    window = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2), P, S))
+    assert window.plan(2) == window.plan(2)
+    assert window.committed == 0

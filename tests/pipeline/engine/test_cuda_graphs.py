@@ -61,7 +61,7 @@ class Replayed(CudaGraphRunner):
         if self.errors:
             raise self.errors.pop()
         pictures, tables = torch.stack(list(images)), StepTables.empty(len(images), torch.device("cpu"))
-        tables.places.fill_(-shape.tokens)  # a capture runs nothing: nothing is written
+        tables.slots.fill_(-shape.tokens)  # a capture runs nothing: nothing is written
         tables.rows.fill_(-1)
         tables.written.fill_(-1)
         graph = Replay(self, shape, pictures, tables)

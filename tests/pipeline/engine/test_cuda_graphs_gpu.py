@@ -74,8 +74,8 @@ def test_a_capture_that_runs_out_of_memory_midway_costs_no_frame_and_may_succeed
 def test_tables_that_were_evicted_before_the_capture_are_made_before_it(
     network: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retinad.pipeline.model.aggregator.KEPT_GRIDS", 1)
-    monkeypatch.setattr("retinad.pipeline.model.patch_embed.KEPT_GRIDS", 1)
+    monkeypatch.setattr("retinad.pipeline.model.aggregator.CACHED_GRIDS", 1)
+    monkeypatch.setattr("retinad.pipeline.model.dinov2.CACHED_GRIDS", 1)
     config = replace(CONFIG, network=network, execution="captured")  # type: ignore[arg-type]
     with Engine(config) as engine:
         run_beside(config, engine, range(8), SIZES)

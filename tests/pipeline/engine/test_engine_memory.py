@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from retinad.pipeline.cache.attention_backend import AttentionBackend, LayerAttention
 from retinad.pipeline.cache.kv_pool import KVCachePool
 from retinad.pipeline.cache.page_table import PageTable, VisibleRanges
-from retinad.pipeline.cache.step import Attend, Backend
 from retinad.pipeline.config import Attention, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.errors import AdmissionError, ModelError
@@ -111,7 +111,7 @@ def test_frames_of_a_stream_without_room_fail_until_there_is_room_and_the_others
         (failure,) = (outcome for outcome in outcomes if isinstance(outcome, FrameFailure))
         assert failure.stamp.camera == "c"
         assert "no memory for another stream" in failure.reason
-        assert "2 streams hold" in failure.reason
+        assert "2 streams use" in failure.reason
         assert len(outcomes) == 3
     assert engine.statistics().failures == 3
     engine.close_stream("a")
@@ -167,17 +167,17 @@ def test_the_paged_engine_equals_the_dense_one_for_cameras_of_all_kinds() -> Non
 class Broken:
     """A backend that fails when it plans (layer None), or in a layer, once it is told to."""
 
-    def __init__(self, backend: Backend, layer: int | None) -> None:
+    def __init__(self, backend: AttentionBackend, layer: int | None) -> None:
         self._backend = backend
         self._layer = layer
         self.armed = False
 
     whole_pages = True
 
-    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
+    def plan(self, pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
         if self.armed and self._layer is None:
             raise RuntimeError("injected")
-        attend, armed = self._backend.plan(pool, sights), self.armed
+        attend, armed = self._backend.plan(pool, visible), self.armed
 
         def attend_or_fail(layer: int, query: Tensor) -> Tensor:
             if armed and layer == self._layer:
@@ -240,16 +240,16 @@ class Operations(TorchDispatchMode):
 class Tables:
     """A backend that notes how large the tables are that it plans."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: AttentionBackend) -> None:
         self._backend = backend
         self.sizes: list[tuple[int, ...]] = []
 
     whole_pages = True
 
-    def plan(self, pool: KVCachePool, sights: Sequence[VisibleRanges]) -> Attend:
-        table = PageTable.of(sights)
+    def plan(self, pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
+        table = PageTable.of(visible)
         self.sizes.append((len(table.query_starts), len(table.page_starts), len(table.pages), sum(table.tokens)))
-        return self._backend.plan(pool, sights)
+        return self._backend.plan(pool, visible)
 
 
 def python_calls(engine: Engine, picture: Frame) -> int:
@@ -279,7 +279,7 @@ def test_host_work_of_a_step_does_not_grow_with_the_age_of_the_stream(attention:
         for age in (10, 10_000):
             state = engine._streams["a"].state
             assert state is not None
-            state.ledger = replace(state.ledger, committed=age, later=age - 1)
+            state.window = replace(state.window, committed=age, later=age - 1)
             with Operations() as seen:
                 good(engine.step([frame("a", age)]))
             work.append((seen.counts, python_calls(engine, frame("a", age + 1)), tables.sizes[-2:]))

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from retinad.pipeline.cache.attention_backend import AttentionBackend
 from retinad.pipeline.cache.backends.dense import DenseBackend
 from retinad.pipeline.cache.backends.triton import TritonBackend
-from retinad.pipeline.cache.step import Backend
 from retinad.pipeline.config import Execution, ModelConfig
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.execution import choose_execution
@@ -20,7 +20,7 @@ ON_GPU = replace(CONFIG, device="cuda:1", dtype="bfloat16")
 RANGED, DENSE = TritonBackend(), DenseBackend()
 
 
-def chosen(config: ModelConfig, backend: Backend) -> str:
+def chosen(config: ModelConfig, backend: AttentionBackend) -> str:
     with Engine(CONFIG) as engine:
         return choose_execution(config, engine._model_runner._model, engine._pool, backend).name
 
@@ -37,7 +37,7 @@ def chosen(config: ModelConfig, backend: Backend) -> str:
     ],
 )
 def test_auto_takes_the_fastest_that_can_run_and_a_name_its_own(
-    config: ModelConfig, backend: Backend, name: str
+    config: ModelConfig, backend: AttentionBackend, name: str
 ) -> None:
     if name != "plain" and importlib.util.find_spec("triton") is None:
         pytest.skip("needs triton")
@@ -54,7 +54,7 @@ def test_auto_takes_the_fastest_that_can_run_and_a_name_its_own(
     ],
 )
 def test_what_cannot_run_is_refused_with_the_reason(
-    execution: Execution, config: ModelConfig, backend: Backend, reason: str
+    execution: Execution, config: ModelConfig, backend: AttentionBackend, reason: str
 ) -> None:
     with pytest.raises(ModelError, match=reason):
         chosen(replace(config, execution=execution), backend)

@@ -1,29 +1,33 @@
-"""The golden files' weights, pictures and runs, by the rules that the reference's outputs were made with."""
+"""The golden files' weights, images and streams, by the rules with which the reference outputs were generated."""
 
+import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from retinad.pipeline.cache.attention_backend import AttentionBackend
 from retinad.pipeline.cache.backends.dense import DenseBackend
 from retinad.pipeline.cache.kv_pool import KVCachePool, PoolShape
-from retinad.pipeline.cache.step import Backend, Step
+from retinad.pipeline.cache.step import Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.cache.window import CacheLayout, StreamWindow
 from retinad.pipeline.config import NetworkConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.model.aggregator import Aggregator, FrameNumbers, LayerOutput
 
 DATA = Path(__file__).parents[2] / "data" / "golden"
+FloatArray = npt.NDArray[np.float64]
 TOLERANCE = 2e-6
-"""Of the largest magnitude. A right implementation agrees to 3e-7, a wrong LayerNorm eps is 1e-6 to 7e-6 off."""
+"""Relative to the largest magnitude. A correct implementation agrees to 3e-7, a wrong LayerNorm eps to 1e-6 to 7e-6."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One golden file: its name, the pictures' seed, count and size, the network, and what the stream remembers."""
+    """One golden file: name; seed, number and size of its images; the network, and the stream's settings."""
 
     name: str
     seed: int
@@ -60,7 +64,7 @@ def weight(name: str, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(_scaled(drawn, name.split(".")).astype(np.float32))
 
 
-def _scaled(drawn: np.ndarray, parts: list[str]) -> np.ndarray:
+def _scaled(drawn: FloatArray, parts: list[str]) -> FloatArray:
     leaf, parent = parts[-1], parts[-2] if len(parts) > 1 else ""
     if leaf == "gamma":
         return 0.3 + 0.1 * drawn
@@ -69,7 +73,7 @@ def _scaled(drawn: np.ndarray, parts: list[str]) -> np.ndarray:
     if leaf == "bias":
         return 0.02 * drawn
     if leaf == "weight" and drawn.ndim > 1:
-        return drawn / np.sqrt(np.prod(drawn.shape[1:]))
+        return drawn / math.sqrt(math.prod(drawn.shape[1:]))
     return 0.5 * drawn
 
 
@@ -84,7 +88,7 @@ def aggregator(network: NetworkConfig) -> Aggregator:
     return model.requires_grad_(False)
 
 
-def pictures(seed: int, frames: int, height: int, width: int) -> Tensor:
+def random_images(seed: int, frames: int, height: int, width: int) -> Tensor:
     """float32 [frames, 3, height, width] in [0, 1)."""
     drawn = np.random.Generator(np.random.PCG64(seed)).random((1, frames, 3, height, width), dtype=np.float32)
     return torch.from_numpy(drawn[0])
@@ -108,11 +112,17 @@ DENSE = DenseBackend()
 
 
 def run_step(
-    model: Aggregator, states: list[StreamState], frames: list[Tensor], *, shift: int = 0, backend: Backend = DENSE
+    model: Aggregator,
+    states: list[StreamState],
+    frames: list[Tensor],
+    *,
+    shift: int = 0,
+    backend: AttentionBackend = DENSE,
 ) -> tuple[LayerOutput, ...]:
-    """One step: `frames[i]` [f, 3, h, w] into `states[i]`, with all times moved on by `shift`."""
+    """One step: `frames[i]` [f, 3, h, w] go into `states[i]`; `shift` is added to all times."""
     with Step(states, [len(part) for part in frames], backend) as step:
-        outputs = model(torch.cat(frames), _numbers(step, shift), step, tuple(range(model.network.depth)))
+        layers = tuple(range(model.network.depth))
+        outputs: tuple[LayerOutput, ...] = model(torch.cat(frames), _numbers(step, shift), step, layers)
         step.commit()
     return outputs
 
@@ -128,14 +138,14 @@ def _numbers(step: Step, shift: int) -> FrameNumbers:
 
 
 def features(outputs: tuple[LayerOutput, ...]) -> Tensor:
-    """[F, layers, P, 2C]."""
-    return torch.stack([torch.cat((output.frame, output.across), dim=-1) for output in outputs], dim=1)
+    """The outputs in one tensor [F, layers, P, 2C]."""
+    return torch.stack([torch.cat(output.parts, dim=-1) for output in outputs], dim=1)
 
 
 def run_stream(
-    model: Aggregator, state: StreamState, images: Tensor, *, shift: int = 0, backend: Backend = DENSE
+    model: Aggregator, state: StreamState, images: Tensor, *, shift: int = 0, backend: AttentionBackend = DENSE
 ) -> Tensor:
-    """A whole stream as the reference runs it: the scale frames in one step, then one frame a step."""
-    first = state.ledger.layout.scale_frames
-    parts = [images[:first], *images[first:].split(1)] if len(images) > first else [images]
+    """Run a whole stream like the reference: the scale frames in one step, then one frame per step."""
+    first = state.window.layout.scale_frames
+    parts = [images[:first], *(images[number : number + 1] for number in range(first, len(images)))]
     return torch.cat([features(run_step(model, [state], [part], shift=shift, backend=backend)) for part in parts])

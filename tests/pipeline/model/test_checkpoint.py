@@ -1,4 +1,4 @@
-"""Weights are exactly the network's or an error, nothing of a file is executed, and loading needs no second copy."""
+"""Weights match the network exactly or are refused, code in a file is never executed, and loading needs no copy."""
 
 import hashlib
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,11 +17,14 @@ from torch import Tensor
 from retinad.pipeline.config import ModelConfig, NetworkConfig
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.model.aggregator import Aggregator, FrameNumbers
-from retinad.pipeline.model.checkpoint import Network, checkpoint_weights, load_model, random_weights
+from retinad.pipeline.model.checkpoint import load_model
+from retinad.pipeline.model.key_matching import checkpoint_weights
+from retinad.pipeline.model.network import Network
 from retinad.pipeline.model.patch_features import PatchFeatures
+from retinad.pipeline.model.random_init import random_weights
 from retinad.pipeline.model.weight_files import file_note
 
-from .golden import DATA, aggregator, pictures, state_dict, weight
+from .golden import DATA, aggregator, random_images, state_dict, weight
 
 SMALL = NetworkConfig(channels=32, heads=2, depth=1, patch_embed="conv")
 
@@ -34,13 +38,13 @@ def load(path: Path | None, network: NetworkConfig = SMALL, seed: int = 0) -> tu
 
 
 def listed_keys() -> dict[str, tuple[int, ...]]:
-    """Keys and shapes of the released form, as the golden file lists them."""
+    """Keys and shapes of the released file, as listed in the golden data."""
     lines = (line.split("\t") for line in (DATA / "keys_dinov2_small.txt").read_text().splitlines())
     return {name: tuple(map(int, shape.split("x"))) for name, shape in lines}
 
 
 def dinov2() -> dict[str, Tensor]:
-    """The golden DINOv2 as its authors release it: without a prefix, with the token for masked patches."""
+    """The golden DINOv2 in the form of its release: no prefix, and the token for masked patches."""
     names = {name.removeprefix("patch_embed."): name for name in listed_keys() if name.startswith("patch_embed.")}
     return {short: weight(name, listed_keys()[name]) for short, name in names.items()}
 
@@ -51,7 +55,7 @@ def full_checkpoint() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "pt", "pt under model", "full safetensors", "full pt"])
-def test_every_form_of_a_checkpoint_loads_exactly(tmp_path: Path, kind: str) -> None:
+def test_every_format_of_a_checkpoint_loads_exactly(tmp_path: Path, kind: str) -> None:
     tensors = full_checkpoint() if kind.startswith("full") else weights()
     path = tmp_path / ("w.safetensors" if kind.endswith("safetensors") else "w.pt")
     if path.suffix == ".safetensors":
@@ -65,7 +69,7 @@ def test_every_form_of_a_checkpoint_loads_exactly(tmp_path: Path, kind: str) -> 
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_released_keys_are_the_networks_keys_but_for_the_unused_one() -> None:
+def test_released_keys_are_the_networks_keys_except_the_unused_one() -> None:
     listed = listed_keys()
     with torch.device("meta"):
         model = Aggregator(NetworkConfig(384, 6, 2, patch_embed="dinov2_vits14_reg"), torch.float32)
@@ -80,7 +84,7 @@ def test_the_unused_mask_token_is_skipped(tmp_path: Path) -> None:
 
 
 def test_keys_that_differ_are_an_error_that_names_ten(tmp_path: Path) -> None:
-    """Public fault: 62 missing keys, and the run went on with random numbers."""
+    """Known bug elsewhere: 62 keys were missing, and the run continued with random weights."""
     tensors = weights()
     tensors["camera_token"] = torch.zeros(1, 2, 1, 31)
     tensors["blocks.0.extra"] = torch.zeros(1)
@@ -108,11 +112,11 @@ class Bomb:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
-def test_weights_that_are_no_floats_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
-    """They would be taken as they are: quantized numbers without their scale, complex ones without a part."""
+def test_weights_that_are_not_floating_point_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    """They would be converted silently: quantized numbers without their scale, complex ones without a part."""
     path = tmp_path / "w.safetensors"
     save_file(weights() | {"camera_token": weights()["camera_token"].to(dtype)}, path)
-    with pytest.raises(ModelError, match=f"1 keys differ: camera_token is of {dtype}, expected a floating-point"):
+    with pytest.raises(ModelError, match=f"1 keys differ: camera_token is {dtype}, expected a floating-point"):
         load(path)
 
 
@@ -120,9 +124,17 @@ def test_weights_that_are_no_floats_are_refused(tmp_path: Path, dtype: torch.dty
 @pytest.mark.parametrize("form", ["sparse", "csr", "meta", "a number as key"])
 def test_a_state_dict_without_plain_numbers_is_refused(tmp_path: Path, form: str) -> None:
     tensors, name = weights(), "frame_blocks.0.attn.qkv.weight"
-    forms = {"sparse": Tensor.to_sparse, "csr": Tensor.to_sparse_csr, "meta": lambda value: value.to("meta")}
-    changed = {7: tensors[name]} if form == "a number as key" else {name: forms[form](tensors[name])}
-    torch.save(tensors | changed, tmp_path / "w.pt")
+    value = tensors[name]
+    match form:
+        case "sparse":
+            saved: dict[Any, Tensor] = tensors | {name: value.to_sparse()}
+        case "csr":
+            saved = tensors | {name: value.to_sparse_csr()}
+        case "meta":
+            saved = tensors | {name: value.to("meta")}
+        case _:
+            saved = {**tensors, 7: value}
+    torch.save(saved, tmp_path / "w.pt")
     with pytest.raises(ModelError, match="expected a state dict of dense tensors"):
         load(tmp_path / "w.pt")
 
@@ -170,23 +182,23 @@ def write(tensors: dict[str, Tensor], path: Path, *, old_form: bool = False) -> 
 
 
 @pytest.mark.parametrize("kind", ["w.safetensors", "w.pth", "old w.pth"])
-def test_a_released_dinov2_gives_its_patch_features(tmp_path: Path, kind: str) -> None:
-    """The golden outputs of a network with this embedding check the same embedding's numbers."""
+def test_a_released_dinov2_yields_its_patch_features(tmp_path: Path, kind: str) -> None:
+    """The golden outputs of a network with this embedding verify the embedding's values."""
     path = tmp_path / kind
     write(dinov2(), path, old_form=kind.startswith("old"))
     model, label = load_backbone(path)
     assert isinstance(model, PatchFeatures)
     assert label == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
     whole = aggregator(DINO)
-    images = pictures(6, 2, 56, 70)
+    images = random_images(6, 2, 56, 70)
     with torch.inference_mode():
-        (output,) = model(images, FrameNumbers((0, 1), (True, False), (True, True)), NoMemory(), (0,))
+        (output,) = model(images, FrameNumbers((0, 1), (True, False), (True, True)), NoCache(), (0,))
         expected = whole.patch_embed((images - whole.mean) / whole.std)
     assert (output.layer, output.across) == (0, None)
     assert torch.equal(output.frame, expected)
 
 
-def test_around_a_backbone_all_else_is_random_and_its_name_says_so(tmp_path: Path) -> None:
+def test_around_a_backbone_weights_are_random_and_the_name_says_so(tmp_path: Path) -> None:
     write(dinov2(), tmp_path / "w.pth")
     model, label = load_backbone(tmp_path / "w.pth", DINO)
     random, _ = load(None, DINO, seed=7)
@@ -203,12 +215,12 @@ def test_around_a_backbone_all_else_is_random_and_its_name_says_so(tmp_path: Pat
     [
         ("no registers", "without registers"),
         ("other grid", "256 positions: a grid of 37 x 37"),
-        ("whole checkpoint", "set model.checkpoint"),
+        ("whole checkpoint", "set checkpoint"),
         ("conversion", "conversion for another library"),
         ("other depth", "unexpected patch_embed.blocks.12.norm1.weight"),
     ],
 )
-def test_a_file_that_is_not_the_wanted_dinov2_says_what_it_looks_like(tmp_path: Path, change: str, reason: str) -> None:
+def test_a_file_that_does_not_fit_the_dinov2_is_refused_with_a_hint(tmp_path: Path, change: str, reason: str) -> None:
     tensors = dinov2()
     match change:
         case "no registers":
@@ -228,20 +240,20 @@ def test_a_file_that_is_not_the_wanted_dinov2_says_what_it_looks_like(tmp_path: 
 
 def test_a_dinov2_given_as_the_whole_checkpoint_is_pointed_out(tmp_path: Path) -> None:
     write(dinov2(), tmp_path / "w.safetensors")
-    with pytest.raises(ModelError, match=r"set model\.backbone_checkpoint"):
+    with pytest.raises(ModelError, match=r"set backbone_checkpoint"):
         load(tmp_path / "w.safetensors", DINO)
 
 
-def test_a_backbone_needs_an_embedding_that_is_one_and_no_checkpoint_beside_it(tmp_path: Path) -> None:
+def test_a_backbone_file_needs_a_backbone_with_a_release_and_no_checkpoint(tmp_path: Path) -> None:
     write(dinov2(), tmp_path / "w.safetensors")
-    with pytest.raises(ModelError, match="this network has none"):
+    with pytest.raises(ModelError, match="'conv' has no released weights"):
         load_backbone(tmp_path / "w.safetensors", SMALL)
     with pytest.raises(ValueError, match="not both"):
         ModelConfig(checkpoint=tmp_path / "a.pt", backbone_checkpoint=tmp_path / "w.safetensors")
 
 
-class NoMemory:
-    """A memory that must not be asked for anything."""
+class NoCache:
+    """A cache that must not be used."""
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> None:
         raise AssertionError
@@ -259,9 +271,10 @@ def test_random_weights_depend_on_the_seed_alone() -> None:
     other, _ = load(None, seed=4)
     assert label == "random:3"
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
-    assert not torch.equal(one.camera_token, other.camera_token)
-    # A value pinned, so that `random:3` means the same numbers on every machine and in every version.
-    assert one.camera_token[0, 0, 0, 0].item() == pytest.approx(0.6339635, abs=1e-6)
+    token = one.get_parameter("camera_token")
+    assert not torch.equal(token, other.get_parameter("camera_token"))
+    # A pinned value: `random:3` means the same numbers on every machine and in every version.
+    assert token[0, 0, 0, 0].item() == pytest.approx(0.6339635, abs=1e-6)
 
 
 MEASURE = """
@@ -277,8 +290,8 @@ WHOLE = NetworkConfig(channels=512, heads=8, depth=4, patch_embed="conv")
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024
 
-# What loading any model costs once, such as imports, does not grow with the weights: a small one pays it first. The
-# peak so far, which compiling bytecode raises, is forgotten.
+# One-time costs such as imports do not grow with the weights: a small model pays them first. Then the peak so far,
+# which compiling bytecode raises, is reset.
 small, _ = load_model(ModelConfig(network=NetworkConfig(channels=64, heads=1, depth=1, patch_embed="conv")))
 sum(float(parameter.sum()) for parameter in small.parameters())
 import safetensors.torch
@@ -296,7 +309,7 @@ print((peak() - before) / weights)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's count of peak memory")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_loading_peaks_at_one_copy_of_the_weights(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"w{suffix}"
@@ -310,7 +323,7 @@ def test_loading_peaks_at_one_copy_of_the_weights(tmp_path: Path, suffix: str) -
     assert peak_over_weights(path, "whole") <= 1.15
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's count of peak memory")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("kind", ["w.safetensors", "w.pth", "old w.pth"])
 def test_loading_a_backbone_peaks_at_one_copy_of_it(tmp_path: Path, kind: str) -> None:
     write(dinov2(), tmp_path / kind, old_form=kind.startswith("old"))
@@ -322,12 +335,12 @@ def peak_over_weights(path: Path, what: str) -> float:
     return float(run.stdout)
 
 
-def test_a_file_of_other_mixers_or_another_size_is_told_by_what_it_is(tmp_path: Path) -> None:
+def test_a_file_of_other_mixers_or_another_size_is_refused_with_a_hint(tmp_path: Path) -> None:
     network = NetworkConfig(channels=32, heads=2, depth=2, patch_embed="conv")
     hybrid = replace(network, mixers=("kda", "attention"))
-    save_file(dict(random_weights(Aggregator(hybrid, torch.float32), 0)), tmp_path / "hybrid.safetensors")
+    save_file(dict(random_weights(Aggregator(hybrid, torch.float32).state_dict(), 0)), tmp_path / "hybrid.safetensors")
     for other, hint in (
-        (network, "its global blocks are kda, attention: set model.mixers"),
+        (network, "its global blocks are kda, attention: set mixers"),
         (replace(hybrid, depth=3), "it has 2 global blocks, the network has 3"),
         (replace(hybrid, channels=64), "it has 32 channels, the network has 64"),
     ):
@@ -335,7 +348,7 @@ def test_a_file_of_other_mixers_or_another_size_is_told_by_what_it_is(tmp_path: 
             list(checkpoint_weights(Aggregator(other, torch.float32), tmp_path / "hybrid.safetensors"))
 
 
-def test_what_a_file_says_of_itself_is_known(tmp_path: Path) -> None:
+def test_the_note_in_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     for metadata, note in (({"retinad": "not trained"}, "not trained"), ({"format": "pt"}, None), (None, None)):
         save_file({"a": torch.zeros(1)}, path, metadata=metadata)

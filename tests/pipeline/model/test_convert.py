@@ -1,4 +1,4 @@
-"""A converted checkpoint is exactly the hybrid network's weights, with the source's projections, and says so."""
+"""A converted checkpoint has exactly the hybrid network's keys, the source's projections, and a note about itself."""
 
 import math
 import subprocess
@@ -43,7 +43,7 @@ def converted(folder: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("prefix", ["", "aggregator."])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_projections_are_the_sources_rows_and_all_else_is_as_it_was(
+def test_projections_are_the_sources_rows_and_all_else_is_unchanged(
     tmp_path: Path, prefix: str, dtype: torch.dtype
 ) -> None:
     before = {prefix + name: value.to(dtype) for name, value in weights().items()} | HEADS
@@ -75,8 +75,8 @@ def test_the_result_loads_and_runs_as_a_hybrid_and_only_as_that(tmp_path: Path) 
         load_model(ModelConfig(network=DEEP, checkpoint=path))
 
 
-def test_a_delta_block_begins_as_it_is_said_to(tmp_path: Path) -> None:
-    """Its decay by the gate's own formula, beta one half, an output gate that changes nothing."""
+def test_a_delta_block_is_initialised_as_documented(tmp_path: Path) -> None:
+    """The configured decay by the gate's own formula, a beta of one half, and an output gate of 1."""
     converted(tmp_path, weights())
     model, _ = load_model(ModelConfig(network=HYBRID, checkpoint=tmp_path / "out.safetensors"))
     (layer,) = (module for name, module in model.named_modules() if name == "global_blocks.1.attn")
@@ -91,7 +91,7 @@ def test_a_delta_block_begins_as_it_is_said_to(tmp_path: Path) -> None:
     torch.testing.assert_close(gate, torch.ones_like(gate))
     for conv in (layer.q_conv1d, layer.k_conv1d, layer.v_conv1d):
         assert torch.equal(conv.weight[:, 0], torch.tensor([0.0, 0, 0, 1]).expand(32, 4))
-    assert layer.f_proj[0].weight.std() > 0
+    assert layer.get_parameter("f_proj.0.weight").std() > 0
 
 
 def test_the_gates_bias_is_the_inverse_of_the_half_life() -> None:
@@ -99,7 +99,7 @@ def test_the_gates_bias_is_the_inverse_of_the_half_life() -> None:
         assert math.exp(-math.log1p(math.exp(gate_bias(tokens))) * tokens) == pytest.approx(0.5, rel=1e-6)
 
 
-def test_the_same_source_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_source_yields_the_same_bytes(tmp_path: Path) -> None:
     converted(tmp_path, weights())
     first = (tmp_path / "out.safetensors").read_bytes()
     converted(tmp_path, weights())
@@ -116,7 +116,7 @@ def test_the_file_itself_says_that_it_needs_training(tmp_path: Path) -> None:
     assert metadata["source"].startswith("sha256:")
 
 
-# What cannot be
+# Refusals
 
 
 def test_keys_that_do_not_fit_are_named_and_nothing_is_written(tmp_path: Path) -> None:
@@ -130,11 +130,11 @@ def test_keys_that_do_not_fit_are_named_and_nothing_is_written(tmp_path: Path) -
 def test_a_pattern_without_delta_blocks_and_a_half_life_of_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one of 5 blocks"):
         convert(tmp_path / "a.safetensors", tmp_path / "b", DEEP, ("attention",), half_life_tokens=1)
-    with pytest.raises(ValueError, match="half_life_tokens is more than 0"):
+    with pytest.raises(ValueError, match="half_life_tokens must be more than 0"):
         convert(tmp_path / "a.safetensors", tmp_path / "b", DEEP, PATTERN, half_life_tokens=0)
 
 
-def test_the_command_says_what_is_lost_and_ends_with_the_loaders_code(
+def test_the_command_reports_what_is_lost_and_maps_errors_to_exit_codes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.toml"
@@ -151,13 +151,13 @@ def test_the_command_says_what_is_lost_and_ends_with_the_loaders_code(
     assert "attn.qkv.bias" in said
     assert "decays by half in 64 frames of 18 tokens" in said
     assert NOTE in said
-    assert run_command(line) == ExitCode.UNAVAILABLE  # without the config it is no lingbot-map
+    assert run_command(line) == ExitCode.UNAVAILABLE  # without the config the preset is lingbot-map
     assert "keys differ" in capsys.readouterr().err
     assert run_command([*line[:-1], "attention"]) == ExitCode.USAGE
     assert run_command([*line[:-1], "nope"]) == ExitCode.USAGE
 
 
-def test_a_conversion_that_is_stopped_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_conversion_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(tensor: Tensor) -> memoryview:
         raise KeyboardInterrupt
 
@@ -188,8 +188,8 @@ out = Path(sys.argv[1]) / "out.safetensors"
 shape = lambda channels: NetworkConfig(channels=channels, heads=8, depth=4, patch_embed="conv")
 convert(small, out, shape(64), ("kda",), half_life_tokens=100)
 
-from retinad.pipeline import tensor_file
-most, whole = 0, tensor_file.tensor_bytes
+from retinad.pipeline.files import tensors
+most, whole = 0, tensors.tensor_bytes
 def watched(tensor):
     global most
     data = whole(tensor)
@@ -203,9 +203,9 @@ print((most - before) / large.stat().st_size)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's count of memory")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_the_weights_are_never_in_memory_together(tmp_path: Path) -> None:
-    """Of a file of 100 MB, the memory that is not the mapped file's own grows by less than a tenth of it."""
+    """Anonymous memory grows by less than a tenth of a file of 100 MB."""
     for channels, name in ((64, "small"), (512, "large")):
         network = NetworkConfig(channels=channels, heads=8, depth=4, patch_embed="conv")
         save_file(weights(network), tmp_path / f"{name}.safetensors")

@@ -1,4 +1,4 @@
-"""The delta attention layer against the same computed step by step in float64, and what a stream's state is."""
+"""The delta attention layer equals a step-by-step float64 computation, and its state belongs to one stream."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -8,12 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from retinad.pipeline.model import delta_attention
-from retinad.pipeline.model.delta_attention import (
-    DeltaAttentionConfig,
-    DeltaAttentionState,
-    KimiDeltaAttention,
-    Sequences,
-)
+from retinad.pipeline.model.delta_attention import KimiDeltaAttention
+from retinad.pipeline.model.delta_state import DeltaAttentionConfig, DeltaAttentionState, Sequences
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CONFIG = DeltaAttentionConfig(channels=20, heads=1, head_dim=8, value_heads=2, value_dim=6)
@@ -41,7 +37,7 @@ def make_tokens(T: int, B: int = 1, seed: int = 0) -> torch.Tensor:
 
 
 def expected(layer: KimiDeltaAttention, tokens: torch.Tensor) -> torch.Tensor:
-    """One new stream, float64, as the paper and the public weights' names have it."""
+    """The outputs for one new stream in float64, by the paper's formulas and the public weights' names."""
     config = layer.config
     w = {name: value.cpu().double() for name, value in layer.state_dict().items()}
     x = tokens[0].cpu().double()
@@ -52,11 +48,9 @@ def expected(layer: KimiDeltaAttention, tokens: torch.Tensor) -> torch.Tensor:
             padded = F.pad(raw.T, (3, 0))
             raw = F.conv1d(padded, w[f"{name}_conv1d.weight"], groups=raw.shape[1]).T
         mixed[name] = F.silu(raw)
-    q, k = (F.normalize(mixed[name].unflatten(1, (config.heads, -1)), dim=-1) for name in "qk")
-    v = mixed["v"].unflatten(1, (config.value_heads, -1))
-    raw_gate = (x @ w["f_proj.0.weight"].T @ w["f_proj.1.weight"].T + w["dt_bias"]).unflatten(
-        1, (config.value_heads, -1)
-    )
+    q, k = (F.normalize(mixed[name].view(len(x), config.heads, -1), dim=-1) for name in "qk")
+    v = mixed["v"].view(len(x), config.value_heads, -1)
+    raw_gate = (x @ w["f_proj.0.weight"].T @ w["f_proj.1.weight"].T + w["dt_bias"]).view(len(x), config.value_heads, -1)
     rate = w["A_log"].exp()[:, None]
     bound = config.lower_bound
     decay = (-rate * F.softplus(raw_gate) if bound is None else bound * torch.sigmoid(rate * raw_gate)).exp()
@@ -76,7 +70,20 @@ def expected(layer: KimiDeltaAttention, tokens: torch.Tensor) -> torch.Tensor:
     o = torch.stack(outputs)
     o = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + config.norm_eps) * w["o_norm.weight"]
     gate = x @ w["g_proj.0.weight"].T @ w["g_proj.1.weight"].T + w["g_proj.1.bias"]
-    return ((o * torch.sigmoid(gate.unflatten(1, (config.value_heads, -1)))).flatten(1) @ w["o_proj.weight"].T)[None]
+    gated = (o * torch.sigmoid(gate.view(len(x), config.value_heads, -1))).flatten(1)
+    out: torch.Tensor = gated @ w["o_proj.weight"].T
+    return out[None]
+
+
+def convolution(state: DeltaAttentionState | None) -> torch.Tensor:
+    assert state is not None
+    kept = state.convolution
+    assert kept is not None
+    return kept
+
+
+def rows_of(state: DeltaAttentionState, rows: slice) -> DeltaAttentionState:
+    return DeltaAttentionState(state.recurrent[rows], convolution(state)[rows])
 
 
 def error(got: torch.Tensor, want: torch.Tensor) -> float:
@@ -94,17 +101,15 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     ids=["softplus", "bounded", "no convolution"],
 )
 def test_equals_the_layer_written_out(config: DeltaAttentionConfig, T: int) -> None:
-    """Few tokens go through the recurrent kernel, 66 through the chunked one."""
+    """Few tokens use the recurrent kernel, 66 the chunked one."""
     layer, tokens = make_layer(config), make_tokens(T)
     assert error(layer(tokens)[0], expected(layer, tokens)) < 1e-4
 
 
 @pytest.mark.parametrize("T", [3, 66])
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, value_dim=8)], ids=["other widths", "equal widths"])
-def test_projections_side_by_side_are_the_same(
-    monkeypatch: pytest.MonkeyPatch, config: DeltaAttentionConfig, T: int
-) -> None:
-    """As on a device where kernels run: few products, over weights that lie together."""
+def test_merged_projections_are_the_same(monkeypatch: pytest.MonkeyPatch, config: DeltaAttentionConfig, T: int) -> None:
+    """As on a device with kernels: few matrix products, over merged weights."""
     monkeypatch.setattr(delta_attention, "runs_triton", lambda device: True)
     layer, tokens = make_layer(config), make_tokens(T, B=2)
     before = {name: value.clone() for name, value in layer.state_dict().items()}
@@ -120,7 +125,7 @@ def test_projections_side_by_side_are_the_same(
 def test_bfloat16() -> None:
     layer, tokens = make_layer(dtype=torch.bfloat16), make_tokens(9)
     out, state = layer(tokens)
-    assert out.dtype == state.convolution.dtype == torch.bfloat16
+    assert out.dtype == convolution(state).dtype == torch.bfloat16
     assert state.recurrent.dtype == layer.A_log.dtype == torch.float32
     assert error(out, expected(layer, tokens)) < 5e-2
 
@@ -136,11 +141,11 @@ def test_a_stream_in_parts_equals_the_whole(cuts: list[int]) -> None:
     assert error(torch.cat(parts, 1), want) < 1e-5
     assert error(state.recurrent, state_want.recurrent) < 1e-5
     # A projection of one row may round differently than one of twelve.
-    torch.testing.assert_close(state.convolution, state_want.convolution, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(convolution(state), convolution(state_want), rtol=1e-5, atol=1e-5)
 
 
 def test_a_state_is_a_value() -> None:
-    """Going on from a state leaves it as it was."""
+    """Continuing from a state does not change it."""
     layer = make_layer()
     _, state = layer(make_tokens(5))
     snapshot = state.clone()
@@ -149,7 +154,7 @@ def test_a_state_is_a_value() -> None:
     again = layer(make_tokens(4, seed=1), snapshot)
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1].recurrent, again[1].recurrent)
-    assert torch.equal(first[1].convolution, again[1].convolution)
+    assert torch.equal(convolution(first[1]), convolution(again[1]))
 
 
 @pytest.mark.parametrize("lengths", [[3, 5, 1], [65, 5, 2]], ids=["few", "many"])
@@ -157,24 +162,22 @@ def test_streams_of_a_pool_equal_each_alone(lengths: list[int]) -> None:
     layer = make_layer()
     pool = layer.new_state(6)
     pool.recurrent.normal_()
-    pool.convolution.normal_()
+    convolution(pool).normal_()
     kept = pool.clone()
-    slots = [4, -1, 0]
+    pool_rows = [4, -1, 0]
     cuts = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()])
     tokens = make_tokens(sum(lengths))
-    sequences = Sequences(cuts.to(DEVICE), cuts, torch.tensor(slots, device=DEVICE))
+    sequences = Sequences(cuts.to(DEVICE), cuts, torch.tensor(pool_rows, device=DEVICE))
     out, same = layer(tokens, pool, sequences)
     assert same is pool
     for n in (0, 2):
-        rows = slice(slots[n], slots[n] + 1)
-        alone, after = layer(
-            tokens[:, cuts[n] : cuts[n + 1]], DeltaAttentionState(kept.recurrent[rows], kept.convolution[rows])
-        )
+        rows = slice(pool_rows[n], pool_rows[n] + 1)
+        alone, after = layer(tokens[:, cuts[n] : cuts[n + 1]], rows_of(kept, rows))
         assert error(out[:, cuts[n] : cuts[n + 1]], alone) < 1e-4
         assert error(pool.recurrent[rows], after.recurrent) < 1e-4
-        torch.testing.assert_close(pool.convolution[rows], after.convolution, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(convolution(pool)[rows], convolution(after), rtol=1e-5, atol=1e-5)
     assert torch.equal(pool.recurrent[[1, 2, 3, 5]], kept.recurrent[[1, 2, 3, 5]])
-    assert torch.equal(pool.convolution[[1, 2, 3, 5]], kept.convolution[[1, 2, 3, 5]])
+    assert torch.equal(convolution(pool)[[1, 2, 3, 5]], convolution(kept)[[1, 2, 3, 5]])
 
 
 @pytest.mark.parametrize("T", [2, 65])
@@ -183,11 +186,11 @@ def test_reading_changes_nothing(T: int) -> None:
     pool = layer.new_state(3)
     pool.recurrent.normal_()
     kept = pool.clone()
-    sequences = Sequences(slots=torch.tensor([2], device=DEVICE))
+    sequences = Sequences(rows=torch.tensor([2], device=DEVICE))
     read, same = layer(make_tokens(T), pool, sequences, read_only=True)
     assert same is pool
     assert torch.equal(pool.recurrent, kept.recurrent)
-    assert torch.equal(pool.convolution, kept.convolution)
+    assert torch.equal(convolution(pool), convolution(kept))
     assert torch.equal(read, layer(make_tokens(T), pool, sequences)[0])
 
 
@@ -198,34 +201,34 @@ def test_only_keyframes_are_remembered(T: int) -> None:
     pool = layer.new_state(3)
     pool.recurrent.normal_()
     kept = pool.clone()
-    sequences = Sequences(slots=torch.tensor([0, 1], device=DEVICE), written_slots=torch.tensor([2, -1], device=DEVICE))
+    sequences = Sequences(rows=torch.tensor([0, 1], device=DEVICE), written_rows=torch.tensor([2, -1], device=DEVICE))
     tokens = make_tokens(T, B=2)
     layer(tokens, pool, sequences)
-    _, after = layer(tokens[:1], DeltaAttentionState(kept.recurrent[:1], kept.convolution[:1]))
+    _, after = layer(tokens[:1], rows_of(kept, slice(1)))
     assert torch.equal(pool.recurrent[:2], kept.recurrent[:2])
-    assert torch.equal(pool.convolution[:2], kept.convolution[:2])
+    assert torch.equal(convolution(pool)[:2], convolution(kept)[:2])
     assert error(pool.recurrent[2:], after.recurrent) < 1e-4
-    torch.testing.assert_close(pool.convolution[2:], after.convolution, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(convolution(pool)[2:], convolution(after), rtol=1e-5, atol=1e-5)
 
 
-def test_reset_makes_streams_new() -> None:
+def test_reset_zeros_the_state() -> None:
     layer = make_layer()
     pool = layer.new_state(3)
     pool.recurrent.normal_()
-    pool.convolution.normal_()
+    convolution(pool).normal_()
     pool.reset(torch.tensor([1], device=DEVICE))
-    out, _ = layer(make_tokens(3), pool, Sequences(slots=torch.tensor([1], device=DEVICE)))
+    out, _ = layer(make_tokens(3), pool, Sequences(rows=torch.tensor([1], device=DEVICE)))
     torch.testing.assert_close(out, layer(make_tokens(3))[0], rtol=1e-5, atol=1e-5)
     assert (pool.recurrent[[0, 2]] != 0).all()
 
 
-def test_a_nan_stays_in_its_slot() -> None:
+def test_a_nan_stays_in_its_row() -> None:
     layer = make_layer()
     tokens = make_tokens(3, B=2)
     clean, _ = layer(tokens)
     pool = layer.new_state(2)
     pool.recurrent[0] = float("nan")
-    out, _ = layer(tokens, pool, Sequences(slots=torch.tensor([0, 1], device=DEVICE)))
+    out, _ = layer(tokens, pool, Sequences(rows=torch.tensor([0, 1], device=DEVICE)))
     assert out[0].isnan().any()
     torch.testing.assert_close(out[1], clean[1], rtol=1e-5, atol=1e-5)
 
@@ -236,7 +239,7 @@ def test_weights_have_the_public_names() -> None:
 
 
 @pytest.mark.parametrize("assign", [False, True])
-def test_c14_gate_parameters_survive_loading(assign: bool) -> None:
+def test_gate_parameters_survive_loading(assign: bool) -> None:
     """Public weights store A_log as [1, 1, HV, 1]."""
     weights = {name: torch.randn(shape) for name, shape in PUBLIC_KEYS.items()}
     weights["A_log"] = weights["A_log"].view(1, 1, 2, 1)
@@ -248,8 +251,8 @@ def test_c14_gate_parameters_survive_loading(assign: bool) -> None:
         assert torch.equal(value, weights[name].view(value.shape)), name
 
 
-def test_c13_the_gate_is_stored_with_the_weights() -> None:
-    """A bounded gate on softplus weights, or the other way round, gives wrong numbers without an error."""
+def test_the_gate_is_stored_with_the_weights() -> None:
+    """A bounded gate on softplus weights, or the reverse, would be silently wrong."""
     bounded = replace(CONFIG, lower_bound=-5.0)
     weights = torch.nn.ModuleDict({"attn": KimiDeltaAttention(bounded)}).state_dict()
     torch.nn.ModuleDict({"attn": KimiDeltaAttention(bounded)}).load_state_dict(weights)
@@ -267,7 +270,7 @@ def test_wrong_arguments_are_refused() -> None:
     layer = make_layer()
     with pytest.raises(ValueError, match=r"tokens: expected shape \[B, T, 20\], got \[1, 3, 19\]"):
         layer(make_tokens(3)[..., 1:])
-    with pytest.raises(ValueError, match=r"state: expected a pool with sequences\.slots, got None"):
-        layer(make_tokens(3), None, Sequences(slots=torch.tensor([0], device=DEVICE)))
+    with pytest.raises(ValueError, match=r"state: expected a pool with sequences\.rows, got None"):
+        layer(make_tokens(3), None, Sequences(rows=torch.tensor([0], device=DEVICE)))
     with pytest.raises(ValueError, match=r"initial_state: expected shape \[1, 3, 28\]"):
         layer(make_tokens(3), layer.new_state(2))

@@ -1,13 +1,12 @@
-"""Formats and presets are what their names say, and only a broken device is called broken."""
+"""Dtypes have torch's names, and only device failures are classified as such."""
 
 import pytest
 import torch
 
 from retinad.pipeline.model.devices import is_device_failure, torch_dtype
-from retinad.pipeline.model.presets import PRESETS
 
 
-def test_a_format_is_torchs_of_that_name() -> None:
+def test_a_number_format_is_torchs_dtype_of_that_name() -> None:
     assert torch_dtype("bfloat16") is torch.bfloat16
 
 
@@ -23,14 +22,3 @@ def test_a_format_is_torchs_of_that_name() -> None:
 )
 def test_only_sticky_errors_end_the_process(error: Exception, failed: bool) -> None:
     assert is_device_failure(error) is failed
-
-
-def test_presets_are_read_only_and_consistent() -> None:
-    assert set(PRESETS) == {"tiny", "lingbot-map"}
-    for name, preset in PRESETS.items():
-        assert preset.name == name
-        assert preset.network.channels // preset.network.heads == 64
-        assert preset.image_width % preset.network.patch_size == 0
-        assert max(preset.layers) < preset.network.depth
-    with pytest.raises(TypeError):
-        PRESETS["other"] = PRESETS["tiny"]  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""Weights side by side are the layers' own: names, values, loading and saving stay, and no weight is held twice."""
+"""Merged weights are the layers' own: names, values, loading and saving do not change, no weight is stored twice."""
 
 import copy
 import io
@@ -19,7 +19,7 @@ def listed(layers: nn.ModuleDict) -> list[nn.Linear]:
     return [layer for layer in layers.values() if isinstance(layer, nn.Linear)]
 
 
-def test_rows_are_the_weights_in_order_and_zeros() -> None:
+def test_rows_are_the_weights_in_order_padded_with_zeros() -> None:
     layers = linears()
     want = torch.cat([layer.weight.detach() for layer in listed(layers)])
     whole = MergedWeights().rows(listed(layers))
@@ -29,16 +29,17 @@ def test_rows_are_the_weights_in_order_and_zeros() -> None:
     assert all(layer.weight.untyped_storage().data_ptr() == whole.data_ptr() for layer in listed(layers))
 
 
-def test_taps_have_dense_channels() -> None:
+def test_taps_have_contiguous_channels() -> None:
     layers = [nn.Conv1d(n, n, 4, groups=n, bias=False) for n in (3, 5)]
     want = torch.cat([layer.weight.detach() for layer in layers])
     whole = MergedWeights().taps(layers)
     assert torch.equal(whole, want)
     assert whole.stride(0) == 1
-    assert all(torch.equal(layer.weight, part) for layer, part in zip(layers, want.split((3, 5)), strict=True))
+    parts = want.split_with_sizes([3, 5])
+    assert all(torch.equal(layer.weight, part) for layer, part in zip(layers, parts, strict=True))
 
 
-def test_made_once() -> None:
+def test_weights_are_merged_once() -> None:
     layers, together = linears(), MergedWeights()
     assert together.rows(listed(layers)) is together.rows(listed(layers))
 
@@ -74,18 +75,17 @@ def test_saved_weights_are_the_layers_alone() -> None:
 
 
 def test_a_copy_has_weights_of_its_own() -> None:
-    holder = nn.Module()
-    holder.layers, holder.together = linears(), MergedWeights()
-    whole = holder.together.rows(listed(holder.layers))
-    other = copy.deepcopy(holder)
-    listed(other.layers)[0].weight.data.zero_()
-    assert not other.together.rows(listed(other.layers))[:3].any()
+    layers, together = linears(), MergedWeights()
+    whole = together.rows(listed(layers))
+    other_layers, other_together = copy.deepcopy((layers, together))
+    listed(other_layers)[0].weight.data.zero_()
+    assert not other_together.rows(listed(other_layers))[:3].any()
     assert whole[:3].any()
 
 
 @torch.inference_mode()
 def test_weights_stay_ordinary_tensors() -> None:
-    """Made in the first step, which is an inference, they must still take new values after it."""
+    """Merged in the first step, in inference mode, they must still be writable afterwards."""
     layers = linears()
     layers.requires_grad_(False)
     whole = MergedWeights().rows(listed(layers))

@@ -1,4 +1,4 @@
-"""Devices and number formats have one name each once configured."""
+"""A configured device and number format resolve to one name each."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_auto_with_gpus_is_the_first_in_bfloat16(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:x", "CPU", "mps", ""])
 def test_an_unknown_device_is_refused(device: str) -> None:
-    with pytest.raises(ModelError, match="device is auto, cpu or cuda"):
+    with pytest.raises(ModelError, match="device must be auto, cpu or cuda"):
         resolve_device(device)
 
 

@@ -1,4 +1,4 @@
-"""Rotary embeddings: layouts, and angles that stay right for ever."""
+"""Rotary embeddings: layouts, and angles that are correct at any frame number."""
 
 import math
 
@@ -28,7 +28,7 @@ def test_a_head_that_does_not_split_into_quarters_is_refused() -> None:
 
 
 @pytest.mark.parametrize("frame", [0, 1, 320, 10**4, 10**6, 10**7])
-def test_rotation_of_any_frame_number_is_right_to_a_float32(frame: int) -> None:
+def test_rotation_of_any_frame_number_is_exact_to_float32(frame: int) -> None:
     """A float32 angle is wrong by 1.7e-3 rad at frame 10^5 and by 6.7e-2 at 10^7."""
     rotation = rotation_3d(torch.tensor([frame], dtype=torch.float64), spatial_part(2, 3, 6, 64, CPU), 64)
     exact = [math.fmod(frame * BASE_3D ** (-2 * i / 20), 2 * math.pi) for i in range(10)]
@@ -39,7 +39,7 @@ def test_rotation_of_any_frame_number_is_right_to_a_float32(frame: int) -> None:
 
 
 def test_scores_depend_on_the_distance_in_time_only() -> None:
-    """The reference's table ends at frame 1024, and the time part then silently vanishes."""
+    """The reference's table ends at frame 1024, after which the time part silently vanishes."""
     spatial = spatial_part(2, 2, 3, 16, CPU)
     query, key = torch.randn(2, 1, 7, 2, 16, generator=torch.Generator().manual_seed(0))
     scores = []
@@ -50,7 +50,7 @@ def test_scores_depend_on_the_distance_in_time_only() -> None:
     torch.testing.assert_close(scores[1], scores[0], rtol=0, atol=1e-5)
 
 
-def test_pairs_and_halves_rotate_the_features_that_the_layouts_name() -> None:
+def test_pairs_and_halves_rotate_the_channels_of_their_layout() -> None:
     one = torch.zeros(1, 1, 1, 16)
     one[..., 0] = 1.0
     spatial = spatial_part(0, 0, 1, 16, CPU)

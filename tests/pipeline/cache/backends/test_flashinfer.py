@@ -1,4 +1,4 @@
-"""The FlashInfer backend without a GPU: what it hands to the kernels, what it refuses, and what `auto` then takes."""
+"""The FlashInfer backend without a GPU: its calls of the kernels, what it refuses, and the choice of `auto`."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ REAL = PoolShape(24, 16, 64, torch.bfloat16, torch.device("cuda:0"))
 
 
 class FakeWrapper:
-    """Takes what the kernels take, by the same names, and reads pages in plain PyTorch."""
+    """Has the parameters of the kernels, and reads pages in plain PyTorch."""
 
     def __init__(self) -> None:
         self.plans = 0
@@ -63,14 +63,14 @@ def test_all_streams_of_a_step_are_planned_once_and_attended_in_one_call_a_layer
     for number in range(12):
         poison(pool, states)
         parts = [tokens(10 * number + i, 2 if number == 0 else 1) for i in range(2)]
-        outputs = run(states, parts, backend).split([part.shape[2] for part in parts], dim=1)
+        outputs = run(states, parts, backend).split_with_sizes([part.shape[2] for part in parts], dim=1)
         assert wrapper.plans == number + 1
         for state, part, output in zip(alone, parts, outputs, strict=True):
             torch.testing.assert_close(output, run([state], [part], BACKENDS["dense"]), rtol=0, atol=1e-6)
 
 
-def test_queries_that_were_not_planned_never_reach_the_kernels() -> None:
-    """The kernels would read and write beyond them."""
+def test_unplanned_queries_never_reach_the_kernels() -> None:
+    """The kernels would read and write out of bounds."""
     pool = new_pool()
     new_state(StreamConfig(2, 2), pool)
     attend = FlashInferBackend(FakeWrapper(), "fa2").plan(pool, [VisibleRanges(5, ((0, 10),), 5)])
@@ -82,21 +82,21 @@ def test_queries_that_were_not_planned_never_reach_the_kernels() -> None:
 def test_a_plan_larger_than_the_kernels_workspace_is_refused() -> None:
     pool = new_pool()
     new_state(StreamConfig(200_000, 1), pool)
-    with pytest.raises(ValueError, match=r"takes .* of 8\.0 MiB at most"):
+    with pytest.raises(ValueError, match=r"needs .*, the limit is 8\.0 MiB"):
         FlashInferBackend(FakeWrapper(), "fa2").plan(pool, [VisibleRanges(2_000_000, ((0, 10),), 5)])
 
 
 @pytest.mark.parametrize("kernels", ["fa2", "fa3"])
-def test_a_plan_for_64_square_pictures_fits_the_kernels_workspace(kernels: FlashInferKernels) -> None:
+def test_a_plan_for_64_square_images_fits_the_kernels_workspace(kernels: FlashInferKernels) -> None:
     assert 64 * 1375 / 8 < plan_bytes(kernels, 64 * 1375, 64, REAL) < 8 << 20
 
 
-def test_auto_takes_dense_where_no_kernel_can_run_and_says_why() -> None:
+def test_auto_selects_dense_without_kernels_and_says_why() -> None:
     choice = choose_backend(ModelConfig(attention="auto"), replace(REAL, device=torch.device("cpu")))
     assert (choice.name, choice.reason) == ("dense", "triton runs on CUDA, not on cpu")
 
 
-def test_a_backend_that_the_config_names_runs_or_raises() -> None:
+def test_a_configured_backend_runs_or_raises() -> None:
     shape = replace(REAL, device=torch.device("cpu"))
     assert (choose_backend(ModelConfig(attention="dense"), shape).name) == "dense"
     assert (choose_backend(ModelConfig(attention="paged"), shape).name) == "paged"

@@ -1,4 +1,4 @@
-"""On a GPU, FlashInfer's kernels read a pool as the dense backend does: real sizes, odd sizes, poison, far pages."""
+"""On a GPU, FlashInfer's kernels agree with the dense backend: real sizes, odd sizes, poison, distant pages."""
 
 import math
 import random
@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from retinad.pipeline.cache.backends.dense import DenseBackend, attend_all
-from retinad.pipeline.cache.backends.dense import seen as places_of
+from retinad.pipeline.cache.backends.dense import DenseBackend, attend_all, gather
 from retinad.pipeline.cache.backends.flashinfer import FlashInferBackend, open_flashinfer
 from retinad.pipeline.cache.kv_pool import KVCachePool, PoolShape
 from retinad.pipeline.cache.page_table import VisibleRanges, visible_ranges
@@ -30,7 +29,7 @@ H, D, S = 16, 64, 6
 DTYPE = torch.bfloat16
 SHAPE = PoolShape(1, H, D, DTYPE, torch.device("cuda:0"))
 FLASHINFER_ERROR = 1e-2
-"""Norm of the error over norm of the output, against float32: bfloat16 has 8 bits. Measured: see docs/attention.md."""
+"""Relative norm of the error against float32: bfloat16 has 8 bits. For measurements see docs/attention.md."""
 
 
 @pytest.fixture(scope="module", params=["fa2", "fa3"])
@@ -55,10 +54,10 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def poisoned(pages: Sequence[tuple[int, int]]) -> KVCachePool:
-    """A pool with a span of so many pages of so many tokens each, all NaN."""
+    """A pool full of NaN with one span per (tokens of a page, number of pages)."""
     pool = KVCachePool(SHAPE)
     for page_tokens, count in pages:
-        pool.hold_pages(page_tokens, count)
+        pool.allocate_pages(page_tokens, count)
     pool.layer(0).fill_(math.nan)
     return pool
 
@@ -67,8 +66,8 @@ def relative(actual: Tensor, expected: Tensor) -> float:
     return float((actual.float() - expected).norm() / expected.norm())
 
 
-def exact(query: Tensor, pool: KVCachePool, sight: VisibleRanges) -> Tensor:
-    keys, values = places_of(pool.layer(0), sight).float().unbind(0)
+def exact(query: Tensor, pool: KVCachePool, group: VisibleRanges) -> Tensor:
+    keys, values = gather(pool.layer(0), group).float().unbind(0)
     return attend_all(query.float(), keys, values)
 
 
@@ -76,10 +75,8 @@ def exact(query: Tensor, pool: KVCachePool, sight: VisibleRanges) -> Tensor:
 
 
 @pytest.mark.parametrize("page", [4, 42, 256, 777, 999, 1005, 1024])
-def test_ones_give_ones_whatever_the_page_size_with_nan_in_every_other_place(
-    backend: FlashInferBackend, page: int
-) -> None:
-    """Rounding pages up attends to padding elsewhere: 0.985 at 999 tokens, 0.840 at 777."""
+def test_ones_give_ones_for_any_page_size_with_nan_in_every_other_slot(backend: FlashInferBackend, page: int) -> None:
+    """Elsewhere pages are rounded up and padding is attended to: 0.985 at 999 tokens, 0.840 at 777."""
     pool, generator = poisoned([(page, 9)]), seeded(page)
     for seen in sorted({1, page - 1, page, page + 1, 3 * page + S, 6 * page + 1, 7 * page}):
         pool.layer(0).fill_(math.nan)
@@ -91,30 +88,29 @@ def test_ones_give_ones_whatever_the_page_size_with_nan_in_every_other_place(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_sights_of_random_streams_equal_float32(backend: FlashInferBackend, seed: int) -> None:
-    """Many plans in a row, of one to eight streams."""
+def test_random_ranges_of_random_streams_equal_float32(backend: FlashInferBackend, seed: int) -> None:
+    """Many consecutive plans of one to eight streams."""
     rng, generator = random.Random(seed), seeded(seed)
     for _ in range(60):
         page = rng.choice((1, 2, 5, 6, 7, 22, 63, 64, 65, 130))
         pool = poisoned([(page, rng.randint(1, 40)) for _ in range(rng.randint(1, 8))])
-        sights = []
+        visible = []
         for span in pool.spans.held:
             first = rng.randrange(span.pages)
             stop = rng.randint(span.start + first * page + 1, span.stop)
-            sights.append(VisibleRanges(rng.choice((1, page, 3 * page)), ((span.start + first * page, stop),), page))
-            start = sights[-1].ranges[0][0]
+            visible.append(VisibleRanges(rng.choice((1, page, 3 * page)), ((span.start + first * page, stop),), page))
+            start = visible[-1].ranges[0][0]
             pool.layer(0)[:, start:stop] = 2 * normal(2, stop - start, H, D, generator=generator)
-        query = normal(sum(sight.rows for sight in sights), H, D, generator=generator)
-        out = backend.plan(pool, sights)(0, query)
-        for sight, part, actual in zip(
-            sights, query.split([s.rows for s in sights]), out.split([s.rows for s in sights]), strict=True
-        ):
-            assert relative(actual, exact(part, pool, sight)) <= FLASHINFER_ERROR, sight
+        rows = [group.rows for group in visible]
+        query = normal(sum(rows), H, D, generator=generator)
+        out = backend.plan(pool, visible)(0, query)
+        for group, part, actual in zip(visible, query.split_with_sizes(rows), out.split_with_sizes(rows), strict=True):
+            assert relative(actual, exact(part, pool, group)) <= FLASHINFER_ERROR, group
 
 
 @pytest.mark.parametrize("key", [75, -6.25])
 def test_large_equal_logits_give_the_mean(backend: FlashInferBackend, key: float) -> None:
-    """Logits of 6e4 and of -5e3. Below -6250 flashinfer 0.6.13 gives zeros: see the backend's file."""
+    """Logits of 6e4 and of -5e3. Below -6250 flashinfer 0.6.13 returns zeros: see the backend's module."""
     pool, page = poisoned([(100, 4)]), 100
     pool.layer(0)[0, :250] = key
     pool.layer(0)[1, :250] = normal(250, H, D, generator=seeded(0))
@@ -124,12 +120,12 @@ def test_large_equal_logits_give_the_mean(backend: FlashInferBackend, key: float
     assert (out.float() - mean).abs().max() <= 2e-3
 
 
-def test_pages_beyond_32_bits_of_numbers_are_read_rightly(backend: FlashInferBackend) -> None:
-    """Page number times stride is beyond 2^31; a product in 32 bits would read elsewhere."""
+def test_pages_beyond_32_bits_of_numbers_are_read_correctly(backend: FlashInferBackend) -> None:
+    """Page number times stride exceeds 2^31; a 32-bit product would read out of bounds."""
     page = 1005
     pages = 2**31 // (page * H * D) + 3
     pool, query = KVCachePool(SHAPE), normal(page, H, D, generator=seeded(0))
-    pool.hold_pages(page, pages)
+    pool.allocate_pages(page, pages)
     data, outputs = 2 * normal(2, 2 * page, H, D, generator=seeded(1)), []
     for start in (0, (pages - 2) * page):
         pool.layer(0)[:, : 2 * page] = math.nan
@@ -147,42 +143,43 @@ def test_pages_beyond_32_bits_of_numbers_are_read_rightly(backend: FlashInferBac
 
 @dataclass
 class Errors:
-    """Largest relative errors of a run, against float32."""
+    """Largest relative errors against float32."""
 
     flashinfer: float = 0.0
     dense: float = 0.0
 
 
 def live(backend: FlashInferBackend, streams: int, steps: int, frame_tokens: int, stream: StreamConfig) -> Errors:
-    """Streams side by side in one pool that is NaN where nothing was written; each age one more than the last's."""
+    """Run streams in one pool that is NaN where nothing was written; each stream joins one step after the last."""
     layout, errors, generator = CacheLayout.of(stream, frame_tokens, S), Errors(), seeded(7)
     pool = KVCachePool(SHAPE)
     states = [StreamState.allocate(pool, StreamWindow(layout)) for _ in range(streams)]
     pool.layer(0).fill_(math.nan)
     for number in range(steps):
         present = states[: number + 1]
-        frames = [1 if state.ledger.committed else stream.scale_frames for state in present]
+        frames = [1 if state.window.committed else stream.scale_frames for state in present]
         query, key, value = (normal(sum(frames), frame_tokens, H, D, generator=generator) for _ in range(3))
         query = 2 * query
         with Step(present, frames, backend) as step:
             step.append(0, key, value)
             out = step.attend(0, query)
-            sights = [
+            visible = [
                 part
                 for state, plan in zip(present, step.plans, strict=True)
                 for part in visible_ranges(state.span, plan)
             ]
             if number % 20 < 2 or number > steps - 3:
-                compare(errors, pool, sights, query.flatten(0, 1), out.flatten(0, 1))
+                compare(errors, pool, visible, query.flatten(0, 1), out.flatten(0, 1))
             step.commit()
     return errors
 
 
-def compare(errors: Errors, pool: KVCachePool, sights: list[VisibleRanges], query: Tensor, out: Tensor) -> None:
-    dense = DenseBackend().plan(pool, sights)(0, query)
-    rows = [sight.rows for sight in sights]
-    for sight, part, one, other in zip(sights, query.split(rows), out.split(rows), dense.split(rows), strict=True):
-        expected = exact(part, pool, sight)
+def compare(errors: Errors, pool: KVCachePool, visible: list[VisibleRanges], query: Tensor, out: Tensor) -> None:
+    dense = DenseBackend().plan(pool, visible)(0, query)
+    rows = [group.rows for group in visible]
+    parts = (tensor.split_with_sizes(rows) for tensor in (query, out, dense))
+    for group, part, one, other in zip(visible, *parts, strict=True):
+        expected = exact(part, pool, group)
         assert one.isfinite().all()
         errors.flashinfer = max(errors.flashinfer, relative(one, expected))
         errors.dense = max(errors.dense, relative(other, expected))

@@ -1,4 +1,4 @@
-"""The ranges that the Triton backend reads are what each frame sees; on the CPU, where the kernel's reference runs."""
+"""The Triton backend attends to what each frame sees; on the CPU, where the kernel's reference runs."""
 
 import random
 from dataclasses import replace
@@ -31,7 +31,7 @@ STREAMS = (
 
 @pytest.fixture(autouse=True)
 def _references_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where Triton's interpreter was chosen for other tests."""
+    """Even if Triton's interpreter is enabled for other tests."""
     monkeypatch.setattr("retinad.kernels.backend._INSTALLED", False)
 
 
@@ -40,11 +40,11 @@ def test_every_frame_of_every_step_attends_as_the_dense_backend_does() -> None:
     pool = KVCachePool(SHAPE)
     states = [StreamState.allocate(pool, StreamWindow(CacheLayout.of(stream, P, S))) for stream in STREAMS]
     pool.layer(0).fill_(float("nan"))
-    ranged, dense = TritonBackend(), DenseBackend()
+    triton, dense = TritonBackend(), DenseBackend()
     for number in range(20):
         counts = [stream.scale_frames if number == 0 else rng.randint(1, stream.frames_per_step) for stream in STREAMS]
         query, key, value = torch.randn(3, sum(counts), P, H, D, generator=generator).bfloat16()
-        with Step(states, counts, ranged) as step:
+        with Step(states, counts, triton) as step:
             step.append(0, key, value)
             expected = Step(states, counts, dense)._attend(0, query.flatten(0, 1)).view(query.shape)
             actual = step.attend(0, query)
@@ -52,14 +52,14 @@ def test_every_frame_of_every_step_attends_as_the_dense_backend_does() -> None:
         torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
 
 
-def test_parts_of_frames_and_frames_of_two_sizes_are_refused() -> None:
-    sight = VisibleRanges(P, ((0, P),), P)
-    for sights in ([sight, replace(sight, rows=P + 1)], [sight, replace(sight, page_tokens=P + 1)]):
+def test_partial_frames_and_mixed_frame_sizes_are_refused() -> None:
+    group = VisibleRanges(P, ((0, P),), P)
+    for visible in ([group, replace(group, rows=P + 1)], [group, replace(group, page_tokens=P + 1)]):
         with pytest.raises(ValueError, match="expected whole frames of 5 tokens"):
-            TritonBackend().plan(KVCachePool(SHAPE), sights)
+            TritonBackend().plan(KVCachePool(SHAPE), visible)
 
 
-def test_a_device_that_is_too_old_is_named_by_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_too_old_is_refused_with_the_required_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(ModelError, match=r"capability 8\.0 or newer: set attention = 'dense'"):
         check_device(torch.device("cuda:0"))

@@ -1,0 +1,52 @@
+"""Hints for weights that do not fit: what the file looks like, and which setting would load it."""
+
+import re
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from .backbones import BACKBONES, Backbone
+
+AGGREGATOR = "aggregator."
+"""Prefix of the network's keys in a full checkpoint."""
+
+_GLOBAL_BLOCK = re.compile(r"global_blocks\.\d{1,4}\.")
+
+
+def hint_for_checkpoint(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+    """What a file looks like that was configured as `checkpoint` and does not fit; empty if unknown.
+
+    Args:
+        wanted: the network's state dict.
+        found: the file's tensors, without the prefix of full checkpoints.
+    """
+    for backbone in BACKBONES.values():
+        if backbone.release is not None and backbone.release.marker in found:
+            return f"it looks like {backbone.release.name} alone: set backbone_checkpoint"
+    return _hint_for_shape(wanted, found)
+
+
+def hint_for_backbone(backbone: Backbone, found: Mapping[str, Tensor]) -> str:
+    """What a file looks like that was configured as `backbone_checkpoint` and does not fit; empty if unknown."""
+    if any(name.startswith((AGGREGATOR, "frame_blocks.")) for name in found):
+        return "it looks like a checkpoint of the whole network: set checkpoint"
+    return backbone.load().explain_mismatch(found)
+
+
+def _hint_for_shape(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+    mine, its = _mixers(wanted), _mixers(found)
+    if len(its) != len(mine):
+        return f"it has {len(its)} global blocks, the network has {len(mine)}: is it for another preset or depth?"
+    token = "camera_token"
+    if token in found and token in wanted and found[token].shape[-1:] != wanted[token].shape[-1:]:
+        channels = found[token].shape[-1]
+        return f"it has {channels} channels, the network has {wanted[token].shape[-1]}: is it for another preset?"
+    if its != mine:
+        return f"its global blocks are {', '.join(its)}: set mixers"
+    return ""
+
+
+def _mixers(tensors: Mapping[str, Tensor]) -> list[str]:
+    # The mixer of each global block, inferred from the names of its weights.
+    blocks = {int(name.split(".")[1]) for name in tensors if _GLOBAL_BLOCK.match(name)}
+    return ["kda" if f"global_blocks.{block}.attn.A_log" in tensors else "attention" for block in sorted(blocks)]
