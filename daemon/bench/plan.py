@@ -18,7 +18,7 @@ MARGIN = 0.8
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """What to measure, on which streams.
+    """The streams, the frames and the steps to measure.
 
     Attributes:
         config: the service's config; its first camera sets the streams' memory and how images are resized.

@@ -58,7 +58,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
-    """What is published: see `OutputConfig`."""
+    """The published features; see `OutputConfig`."""
 
     layers: tuple[int, ...]
     tokens: tuple[str, ...]

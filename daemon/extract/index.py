@@ -116,7 +116,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where to resume: the file `state` holds the stream's state before the frame `source_seq`."""
+    """A checkpoint: the file `state` holds the stream's state before the frame `source_seq`."""
 
     source_seq: int
     state: str

@@ -1,4 +1,4 @@
-"""What a job reports at its end."""
+"""The messages at the end of a job."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def summary_lines(out: Path, index: Index, frames_per_s: float, *, random_weight
 
 
 def remaining_line(out: Path, frames: int) -> str:
-    """What an incomplete folder holds, and how to continue."""
+    """The line about an incomplete folder: its contents, and how to continue."""
     if not frames:
         return "no features were written"
     return f"{frames} frames are in {out}; run the same command to continue"

@@ -62,7 +62,7 @@ class MakeCamera(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CameraServices:
-    """What every camera's run uses.
+    """Parts of the service that every camera uses.
 
     Attributes:
         worker: owner of the engine.
@@ -84,7 +84,7 @@ class CameraRun:
         queue: where its frames go.
         camera: its state machine.
         first_epoch: stream epoch of its first connection.
-        services: the parts of the service that it uses.
+        services: parts of the service.
         refusal: why it failed regardless of its source (no room in the engine, no device), or None.
         done: set by its owner once `end` is published.
     """

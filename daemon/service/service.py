@@ -47,7 +47,7 @@ _log = structlog.get_logger("retinad")
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What the service takes from outside; tests replace it.
+    """Everything that the service takes from outside; tests replace parts of it.
 
     Attributes:
         load_config: reads the config again; raises ConfigError. May block: it runs in a thread.

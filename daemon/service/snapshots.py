@@ -45,7 +45,7 @@ class StreamSnapshots:
         try:
             saved = await self._worker.run(lambda engine: _load(engine, camera, path), limited=False)
         except (StateError, AdmissionError, OSError) as error:
-            _log.warning("stream snapshot not restored", camera=camera, reason=str(error))
+            _log.warning("stream snapshot not used", camera=camera, reason=str(error))
             return
         if saved is None:
             return
@@ -59,11 +59,11 @@ class StreamSnapshots:
         )
 
     def check_size(self, camera: str, size: Size) -> None:
-        """Log if a restored snapshot is useless because the camera's frames now have another size."""
+        """Log if a restored snapshot is dropped because the camera's frames now have another size."""
         saved = self._sizes.pop(camera, size)
         if saved != size:
             reason = "its frames were {}x{}, now they are {}x{}".format(*saved, *size)
-            _log.warning("stream snapshot not restored", camera=camera, reason=reason)
+            _log.warning("stream snapshot not used", camera=camera, reason=reason)
 
     async def save(self, config: CameraConfig, within_s: float) -> None:
         """Write a stream to its file, completely or not at all.

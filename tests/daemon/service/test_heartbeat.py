@@ -72,13 +72,13 @@ async def beat_for(seconds: float, worker: Worker, notifier: Notifier) -> Publis
 
 
 @pytest.mark.parametrize("busy_s", [0.0, 0.9 * INTERVAL_S], ids=["idle", "in a step"])
-async def test_a_worker_that_makes_progress_feeds_it_within_every_interval(busy_s: float) -> None:
+async def test_a_worker_that_makes_progress_feeds_the_watchdog_within_every_interval(busy_s: float) -> None:
     notifier = Notifier(INTERVAL_S)
     await beat_for(10 * INTERVAL_S, Worker(busy_s), notifier)
     assert 5 <= len(notifier.fed_at) <= 21
 
 
-async def test_a_step_that_hangs_stops_the_feeding_until_it_is_over_and_nothing_else() -> None:
+async def test_a_hung_step_stops_only_the_feeding_until_it_is_over() -> None:
     worker, notifier = Worker(INTERVAL_S), Notifier(INTERVAL_S)
     publisher = await beat_for(3 * INTERVAL_S, worker, notifier)
     assert notifier.fed_at == []

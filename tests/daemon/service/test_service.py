@@ -69,25 +69,6 @@ def test_a_lossless_folder_is_published_once_with_one_end_and_the_engines_own_nu
             np.testing.assert_array_equal(record[tensor.name], tensor.data)
 
 
-def test_one_camera_too_many_fails_with_the_reason_and_the_others_keep_running(tmp_path: Path) -> None:
-    """Until there is room for it: after a reload without the other camera, it runs."""
-    first, second = (camera(name, "synthetic:?fps=40&width=160&height=120") for name in ("first", "second"))
-    config = write_config(tmp_path, first + second, model="max_streams = 1")
-    with subscriber(tmp_path) as records_in, running(config) as service:
-        records = receive_until(records_in, is_end)
-        records += receive_until(records_in, record_of("first", 5))
-        write_config(tmp_path, second, model="max_streams = 1")
-        service.process.send_signal(signal.SIGHUP)
-        receive_until(records_in, record_of("second"))
-        assert service.stop()[0] == 0
-    (end,) = (record for record in records if isinstance(record, EndRecord))
-    assert (end.camera, end.captured_total) == ("second", 0)
-    assert "one too many: max_streams = 1 are open" in end.reason
-    assert "MiB for 4 frames of 22 tokens and 4 x 6 tokens of history" in end.reason
-    (line,) = (line for line in service.events() if line["event"] == "camera failed")
-    assert (line["camera"], line["reason"], line["level"]) == ("second", end.reason, "error")
-
-
 def test_systemd_is_notified_of_loading_readiness_reloading_and_stopping(tmp_path: Path) -> None:
     config = write_config(tmp_path, camera("a", "synthetic:?fps=50&width=160&height=120"))
     with running(config, watchdog_s=1.0) as service:
@@ -196,24 +177,6 @@ def test_a_signal_to_the_whole_unit_begins_new_epochs_and_costs_no_record(tmp_pa
     assert line["cameras"] == ["with", "without"]
 
 
-def test_a_changed_camera_keeps_its_counters_and_begins_a_new_stream_epoch(tmp_path: Path) -> None:
-    config = write_config(tmp_path, camera("a", "synthetic:?fps=40&width=160&height=120"))
-    with subscriber(tmp_path) as records_in, running(config) as service:
-        before = receive_until(records_in, lambda record: isinstance(record, FeaturesRecord) and record.seq >= 5)
-        write_config(tmp_path, camera("a", "synthetic:?fps=40&width=200&height=120"))
-        service.process.send_signal(signal.SIGHUP)
-        after = receive_until(
-            records_in, lambda record: isinstance(record, FeaturesRecord) and record.stream_epoch == 1
-        )
-        assert service.stop()[0] == 0
-    assert features_of(before)[-1].stream_epoch == 0
-    first = features_of(after)[-1]
-    assert (first.seq, first.source_size, first.instance) == (0, (200, 120), features_of(before)[-1].instance)
-    (end,) = (record for record in after if isinstance(record, EndRecord))
-    status = next(r for r in after if isinstance(r, StatusRecord) and r.stream_epoch == 1 and r.state == "running")
-    assert status.captured_total >= end.captured_total
-
-
 def test_failed_frames_are_logged_and_counted(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     write_frames(folder, 4)
@@ -261,22 +224,6 @@ def test_every_log_line_is_json_and_names_no_secret(tmp_path: Path) -> None:
     assert service.events()
     for output in (service.log.read_text(), cmdline.decode(), repr(records)):
         assert "s3cret" not in output
-
-
-def test_a_frame_that_does_not_fit_the_model_is_counted_and_logged_with_the_reason(tmp_path: Path) -> None:
-    folder = tmp_path / "images"
-    paths = write_frames(folder, 6)
-    for path in paths[1:4]:
-        cv2.imwrite(str(path), np.zeros((1, 3000, 3), np.uint8))
-    config = write_config(tmp_path, camera("a", folder, mode="lossless"), service="exit_when_done = true")
-    with subscriber(tmp_path) as records_in, running(config) as service:
-        end = receive_until(records_in, is_end)[-1]
-        assert service.wait() == 0
-    assert isinstance(end, EndRecord)
-    assert (end.captured_total, end.published_total, end.dropped_total, end.failed_total) == (6, 3, 0, 3)
-    lines = [line for line in service.events() if line["event"] == "frame failed"]
-    assert [(line["camera"], line["source_seq"]) for line in lines] == [("a", 1)]
-    assert "3000" in str(lines[0]["reason"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 from structlog.testing import capture_logs
 
 from retinad.client import EndRecord, FeaturesRecord, Record
+from retinad.daemon.exit_codes import ExitCode
 from retinad.daemon.service.snapshots import StreamSnapshots
 from retinad.pipeline.config import CameraConfig, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
@@ -21,6 +23,7 @@ from retinad.pipeline.frames import Frame, FrameStamp
 from retinad.pipeline.worker import Worker
 
 from ...deadlines import scaled
+from ..in_process import InProcessService, until
 from ..records import features_of, is_end, record_of
 from ..reference import engine_features
 from ..service_rig import ServiceProcess, camera, receive_until, running, subscriber, write_config, write_frames
@@ -73,20 +76,30 @@ def test_a_stream_continues_after_a_restart_with_the_numbers_of_one_that_never_s
 
 def test_a_snapshot_that_does_not_fit_is_ignored_and_the_log_says_why(tmp_path: Path) -> None:
     source = "synthetic:?fps=30&width=160&height=120"
-    config = write_config(tmp_path, camera("a", source), service=KEEP)
-    play_until(config, 4)
-    write_config(tmp_path, camera("a", source), service=KEEP, model="seed = 4")
-    records, service = play_until(config, 4)
-    assert (records[0].epoch, records[0].epoch_frame) == (0, 0)
-    (line,) = said(service, "stream snapshot not restored")
-    assert "weights was random:0, is random:4" in str(line["reason"])
+    (tmp_path / "state" / "streams").mkdir(parents=True)
 
-    write_config(tmp_path, camera("a", source.replace("160", "200")), service=KEEP, model="seed = 4")
-    records, service = play_until(config, 4)
-    assert (records[0].epoch, records[0].epoch_frame) == (1, 0)
-    assert {"reset", "size_changed"} <= set(records[0].flags)
-    (line,) = said(service, "stream snapshot not restored")
-    assert line["reason"] == "its frames were 160x120, now they are 200x120"
+    def play(cameras: str, model: str) -> tuple[FeaturesRecord, list[str]]:
+        """The first record of a run of five, and why its snapshot was not used."""
+
+        async def act(records: list[Record]) -> None:
+            await until(lambda: any(map(record_of("a", 4), records)))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        service = InProcessService(tmp_path, config=write_config(tmp_path, cameras, service=KEEP, model=model))
+        with capture_logs() as log:
+            assert service.run(act) == ExitCode.OK
+        reasons = [line["reason"] for line in log if line["event"] == "stream snapshot not used"]
+        return features_of(service.records)[0], reasons
+
+    play(camera("a", source), "")
+    first, (reason,) = play(camera("a", source), "seed = 4")
+    assert (first.epoch, first.epoch_frame) == (0, 0)
+    assert "weights was random:0, is random:4" in reason
+
+    first, reasons = play(camera("a", source.replace("160", "200")), "seed = 4")
+    assert (first.epoch, first.epoch_frame) == (1, 0)
+    assert {"reset", "size_changed"} <= set(first.flags)
+    assert reasons == ["its frames were 160x120, now they are 200x120"]
 
 
 def test_nothing_is_saved_unless_configured(tmp_path: Path) -> None:
