@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retinad.pipeline.config import CameraConfig, CaptureMode, ModelConfig, ResizeMode, StreamConfig
-from retinad.pipeline.engine.batch_size import RUNS, Room, longest_run
+from retinad.pipeline.engine.batch_size import RUNS, longest_run
 from retinad.pipeline.engine.checkpoint import ModelIdentity
+from retinad.pipeline.engine.device_usage import free_room
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import weights_name
 from retinad.pipeline.sources.redact import mask
@@ -96,7 +97,7 @@ def choose_run(wanted: Extraction, size: Size, before: Index | None) -> int:
     asked = wanted.run_frames
     if asked is None and before is not None:
         asked = before.settings.stream.run_frames
-    room = Room.of(wanted.model.device)
+    room = free_room(wanted.model.device)
     if room is None:
         return asked or wanted.stream.run_frames
     try:

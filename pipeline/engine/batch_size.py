@@ -34,9 +34,9 @@ class Room:
     pool_bytes: int
 
     @classmethod
-    def of(cls, device: torch.device | str) -> "Room | None":
+    def of(cls, device: torch.device) -> "Room | None":
         """A device's; None where the host's memory is meant, which nobody counts."""
-        limit = memory_limit(torch.device(device))
+        limit = memory_limit(device)
         return None if limit is None else cls(torch.cuda.mem_get_info(device)[0], limit)
 
 

@@ -1,4 +1,4 @@
-"""Measures a device: its name, peak memory, and the time in which a GPU was busy."""
+"""Measures a device, named as in the config: GPU name, free and peak memory, and the time in which a GPU was busy."""
 
 import resource
 from collections.abc import Callable, Sequence
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+
+from .batch_size import Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,11 @@ class PeakMemory:
 
     used_bytes: int
     reserved_bytes: int | None
+
+
+def free_room(device: str) -> Room | None:
+    """The free memory of a device, `cpu` or `cuda:<n>`; None for a CPU, whose memory is not measured."""
+    return Room.of(torch.device(device))
 
 
 def peak_memory(device: str) -> PeakMemory:

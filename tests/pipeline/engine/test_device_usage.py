@@ -1,6 +1,6 @@
 """Device measurements: overlapping kernels count once, and a CPU has no GPU figures."""
 
-from retinad.pipeline.engine.device_usage import covered, gpu_busy_s, gpu_name, peak_memory
+from retinad.pipeline.engine.device_usage import covered, free_room, gpu_busy_s, gpu_name, peak_memory
 
 
 def test_time_that_several_kernels_share_counts_once() -> None:
@@ -11,4 +11,5 @@ def test_time_that_several_kernels_share_counts_once() -> None:
 def test_a_cpu_has_resident_memory_and_no_gpu() -> None:
     peak = peak_memory("cpu")
     assert peak.used_bytes > 64 << 20, "the process has imported torch"
-    assert (peak.reserved_bytes, gpu_name("cpu"), gpu_busy_s("cpu", lambda: None)) == (None, None, None)
+    assert peak.reserved_bytes is None
+    assert (free_room("cpu"), gpu_name("cpu"), gpu_busy_s("cpu", lambda: None)) == (None, None, None)
