@@ -1,4 +1,4 @@
-"""What the weights make of the service: plain DINOv2 features, and weights so bad that no number is finite."""
+"""The service with special weights: plain DINOv2 features, and weights so bad that no number is finite."""
 
 import hashlib
 from pathlib import Path
@@ -11,8 +11,8 @@ from retinad.client import FeaturesRecord, StatusRecord
 from retinad.daemon.config.load import load_config
 from retinad.pipeline.model.checkpoint import load_model
 
-from ..service_rig import receive_until, running, subscriber, write_config
-from .test_service import camera, features_of, is_end, record_of
+from ..records import features_of, is_end, record_of
+from ..service_rig import camera, receive_until, running, subscriber, write_config
 
 SYNTHETIC = "synthetic:?fps=30&width=160&height=120"
 DINO_ALONE = {
@@ -58,7 +58,7 @@ def test_weights_that_give_no_finite_number_are_flagged_and_counted_and_stop_not
         records += receive_until(records_in, is_end)
     published = features_of(records)
     assert all("nan" in record.flags for record in published)
-    # A first block is two frames, and each is the last of its memory.
+    # A first block has two frames, and each block is the last of its memory.
     assert [(record.epoch, record.epoch_frame) for record in published[:6]] == [(n // 2, n % 2) for n in range(6)]
     assert all(("reset" in record.flags) == (n > 0 and n % 2 == 0) for n, record in enumerate(published[:6]))
     last = [record for record in records if isinstance(record, StatusRecord)][-1]
