@@ -1,4 +1,4 @@
-"""What subscribers use: typed records, and the layout of the messages. Needs neither torch nor OpenCV."""
+"""The client library: subscribers, typed records and the message layout. Needs neither torch nor OpenCV."""
 
 from .connection import CurveKeys
 from .gaps import Gap, GapKind

@@ -1,4 +1,4 @@
-"""The subscribing socket: everything about a subscription but how to wait for it, shared by the two subscribers."""
+"""The SUB socket behind both subscribers: options, reconnects, gaps and diagnostics; everything except waiting."""
 
 import time
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from .wire import EndHeader, FeaturesHeader, HelloHeader, Kind, Message, decode,
 
 MAX_PART_BYTES = 1 << 30
 BURST = 1000
-"""Messages taken in one call at most: a service that is faster than its subscriber must not hold it for ever."""
+"""Most messages drained in one call, so that a service faster than its subscriber cannot hold the call forever."""
 SETTLE_S = 0.005
-"""How long the newest record waits for one newer still if the queue was full; a full queue refills faster."""
+"""Time to wait for an even newer record after draining a full queue; a full queue refills faster than this."""
 RETRY_S = 1.0
-"""Interval of new attempts after the service refused the connection."""
+"""Interval between attempts after the service refused the connection."""
 SILENCE_S = 15.0
-"""After so long without any message, or three of the service's heartbeats, the link counts as dead: connect anew."""
+"""Silence after which the link counts as dead and is reconnected; three service heartbeats if that is longer."""
 
 _KEY_BYTES = 32
 _MONITOR_ENDPOINT = "inproc://monitor"
@@ -33,10 +33,10 @@ _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PRO
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """The keys for a service that encrypts and checks who subscribes, as `zmq.auth.create_certificates` writes them.
+    """Keys for a service that uses CURVE, in the files that `zmq.auth.create_certificates` writes.
 
     Attributes:
-        client_secret_key_file: this client's own key pair; its public key is in the service's list.
+        client_secret_key_file: this client's own key pair; the service must list its public key.
         server_public_key_file: the service's public key.
     """
 
@@ -46,15 +46,15 @@ class CurveKeys:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is subscribed to, and how.
+    """The settings of a subscription.
 
     Attributes:
-        endpoint: where the service publishes.
-        cameras: names of cameras; empty for all.
-        kinds: kinds of messages.
-        latest_only: whether records that are no longer the newest of their camera and kind are skipped.
+        endpoint: address at which the service publishes.
+        cameras: camera names; empty for all cameras.
+        kinds: message kinds.
+        latest_only: whether to skip every record except the newest of its camera and kind.
         curve: keys, or None for a plain connection.
-        receive_hwm: messages that wait here at most; with the service's own limit it bounds how old a record can be.
+        receive_hwm: receive high-water mark in messages; with the service's own limit, it bounds the age of a record.
     """
 
     endpoint: str
@@ -66,10 +66,10 @@ class Subscription:
 
 
 class Connection:
-    """A connected subscription. It belongs to one thread.
+    """A connected subscription. Use it on one thread.
 
     Raises:
-        ValueError: the endpoint, a camera's name or a key file cannot be used.
+        ValueError: the endpoint, a camera name or a key file is invalid.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -77,7 +77,7 @@ class Connection:
         self._tracker = GapTracker()
         self._pending: dict[tuple[Kind, str], tuple[Message, tuple[Gap, ...]]] = {}
         self._superseded = 0
-        self._cameras_told: tuple[str, ...] | None = None
+        self._announced_cameras: tuple[str, ...] | None = None
         self._connected = False
         self._refused = False
         self._retry_at_s = 0.0
@@ -93,31 +93,31 @@ class Connection:
             raise
 
     def receive_nowait(self) -> Record | None:
-        """The next record if one is there.
+        """The next record, or None if none is waiting.
 
         Raises:
-            WireError: a message is malformed or of a newer layout; the next call goes on with the message after it.
+            WireError: a message is malformed or has a newer layout; the next call continues with the next message.
         """
         if not self._subscription.latest_only:
             return next((make_record(message, gaps) for message, gaps in self._received()), None)
-        has_room = len(self._pending) < MAX_CAMERAS  # else a flood of names would be taken in faster than handed out
+        has_room = len(self._pending) < MAX_CAMERAS  # else a flood of names would come in faster than it is handed out
         if has_room and self._take_latest() and self._subscription.receive_hwm <= self._superseded < BURST:
-            return None  # the queue was full: newer messages are on their way into it until none comes for a while
+            return None  # the queue was full: it is refilling with newer messages, so drain it again first
         self._superseded = 0
         return make_record(*self._pending.pop(next(iter(self._pending)))) if self._pending else None
 
     def patience_s(self, left_s: float) -> float:
-        """Seconds to wait for input, of those left, before asking again; tries again to connect where that is due."""
+        """Seconds to wait for input before polling again, at most `left_s`; also reconnects when that is due."""
         if self._pending:
             return SETTLE_S
         self._take_events()
         now_s = time.monotonic()
         if (self._refused and now_s >= self._retry_at_s) or now_s >= self._heard_at_s + self._silent_for_s:
-            self._connect_anew(now_s)
+            self._reconnect(now_s)
         return min(left_s, RETRY_S)
 
     def silence(self, timeout_s: float) -> str:
-        """Why nothing may have come for so long, and what to check."""
+        """The likely reason for receiving nothing, and what to check."""
         start = f"no message from {self._subscription.endpoint} in {timeout_s:g} s: "
         if self._refused:
             return start + (
@@ -125,13 +125,13 @@ class Connection:
                 "service's list, and the server's public key must be the service's"
             )
         if not self._connected:
-            return start + "not connected. Check that the service runs, and that it publishes at this endpoint"
-        return start + f"connected, but nothing came. {self._advice()}"
+            return start + "not connected. Check that the service runs and publishes at this endpoint"
+        return start + f"connected, but received nothing. {self._advice()}"
 
     def close(self) -> None:
         """Close the socket. Idempotent. Records already received stay valid."""
         if not self.socket.closed:
-            self.socket.monitor(None, 0)  # first: libzmq's own thread would wait for ever on a monitor nobody reads
+            self.socket.monitor(None, 0)  # first: libzmq's I/O thread would block forever on a monitor left unread
         self._context.destroy(linger=0)
 
     def _open(self) -> None:
@@ -150,9 +150,9 @@ class Connection:
             form = "an endpoint is tcp://HOST:PORT or ipc:///PATH"
             raise ValueError(f"cannot connect to {subscription.endpoint!r} ({form}): {exc.strerror}") from exc
 
-    def _connect_anew(self, now_s: float) -> None:
-        # libzmq gives up for good once a handshake is refused, though the key may be put on the list later; and it does
-        # not notice a link that is dead in the middle.
+    def _reconnect(self, now_s: float) -> None:
+        # libzmq never retries after a refused handshake, though the key may be authorized later, and it does not notice
+        # a half-open link.
         with suppress(zmq.ZMQError):
             self.socket.disconnect(self._subscription.endpoint)
         self.socket.connect(self._subscription.endpoint)
@@ -169,7 +169,7 @@ class Connection:
             message = decode([frame.buffer for frame in frames])
             if isinstance(message.header, HelloHeader):
                 self._silent_for_s = max(SILENCE_S, 3 * message.header.heartbeat_s)
-                self._cameras_told = tuple(camera.name for camera in message.header.cameras)
+                self._announced_cameras = tuple(camera.name for camera in message.header.cameras)
             if self._is_wanted(message):
                 yield message, self._gaps(message)
 
@@ -205,17 +205,17 @@ class Connection:
                 self._refused = bool(event & _REFUSED)
 
     def _advice(self) -> str:
-        told = self._cameras_told
-        if told is None:
-            return "Check that it is a retinad service, and that its cameras run; or it is still loading its model"
-        unknown = [camera for camera in self._subscription.cameras if camera not in told]
+        announced = self._announced_cameras
+        if announced is None:
+            return "Check that this is a retinad service and that its cameras run; it may still be loading its model"
+        unknown = [camera for camera in self._subscription.cameras if camera not in announced]
         if unknown:
-            return f"It has no camera {', '.join(unknown)}; it has {', '.join(told) or 'none'}"
-        return f"Check that its cameras run (kind `status` tells): {', '.join(told) or 'it has none'}"
+            return f"It has no camera {', '.join(unknown)}; it has {', '.join(announced) or 'none'}"
+        return f"Check that its cameras run (see kind `status`): {', '.join(announced) or 'it has none'}"
 
 
 def _prefixes(subscription: Subscription) -> Iterator[bytes]:
-    yield topic_prefix(Kind.HELLO)  # always: it tells which cameras there are, should no message come
+    yield topic_prefix(Kind.HELLO)  # always: it lists the cameras, for the error message when nothing arrives
     for kind in subscription.kinds:
         if kind is not Kind.HELLO:
             yield from (topic_prefix(kind, camera) for camera in subscription.cameras or (None,))
@@ -225,14 +225,14 @@ def _set_options(socket: _Socket, receive_hwm: int, *, ipv6: bool) -> None:
     socket.setsockopt(zmq.RCVHWM, receive_hwm)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART_BYTES)
-    # When the service is started anew, 34 ms of messages are lost (measured); with libzmq's own interval, 173 ms.
+    # A restart of the service loses 34 ms of messages (measured); with libzmq's default interval, 173 ms.
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
     socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
-    # No ZMTP heartbeats at this end: while the queue is full libzmq does not read, and a heartbeat's timer that fires
+    # No ZMTP heartbeats on this side: libzmq does not read while the queue is full, and a heartbeat timer that fires
     # then aborts the process (libzmq issues 3937, 4364 and 4767, all open; seen with 4.3.5 when a service died while a
-    # subscriber was slow). `hello`, which every service repeats, tells instead whether the link is alive. A service
-    # must not ping either, for the same reason; retinad does not.
+    # subscriber was slow). The repeated `hello` shows instead that the link is alive. A service must not ping either,
+    # for the same reason; retinad does not.
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 5)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 2)

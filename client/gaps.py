@@ -1,4 +1,4 @@
-"""What a subscriber did not get, and why: told from the numbers in the headers, for each camera apart."""
+"""Gap detection: which frames or records a subscriber missed and why, derived per camera from header counters."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from .wire import EndHeader, RecordFields
 
 
 class GapKind(StrEnum):
-    """Why records are missing, or why numbers start anew."""
+    """The reason why records are missing or counters restart."""
 
     SOURCE_DROP = "source_drop"
-    """Frames were captured but never published: dropped for newer ones, not decoded, or failed in the model."""
+    """Frames were captured but never published: dropped for newer ones, undecodable, or failed in the model."""
     WIRE_LOSS = "wire_loss"
-    """Records were published but never arrived: this subscriber was too slow, or away."""
+    """Records were published but never arrived: this subscriber was too slow or disconnected."""
     RESTART = "restart"
-    """The service was started anew; what was published meanwhile is unknown."""
+    """The service restarted; what it published in between is unknown."""
     RECONNECT = "reconnect"
-    """The service connected to the source anew; `seq` and `source_seq` start at 0 again."""
+    """The service reconnected to the source; `seq` and `source_seq` restart at 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Gap:
     """One kind of gap before a record.
 
     Attributes:
-        kind: what happened.
-        camera: to which camera.
-        count: missing frames or records, or the number of restarts or reconnects.
+        kind: the reason.
+        camera: the camera's name.
+        count: number of missing frames or records, or of restarts or reconnects.
     """
 
     kind: GapKind
@@ -39,7 +39,7 @@ class Gap:
 
 
 MAX_CAMERAS = 4096
-"""Cameras that a subscriber remembers, those it heard of last; a service runs 1024 at most. About 2 MB."""
+"""Cameras that a subscriber tracks, the least recently seen evicted; a service runs at most 1024. About 2 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class _Position:
 
 
 class GapTracker:
-    """Compares each record with the one before. The first of a camera has no gap: joining late is none."""
+    """Compares each record with the previous one of its camera. The first has no gap: joining late is not a loss."""
 
     def __init__(self) -> None:
         self._last: dict[str, _Position] = {}
 
     def before_record(self, header: RecordFields) -> tuple[Gap, ...]:
-        """The gaps between the camera's last record and this one; none for a record that came before."""
+        """The gaps between the camera's last record and this one; none for a duplicate or an older record."""
         here = _Position(header.instance, header.stream_epoch, header.seq, header.source_seq)
         last = self._last.get(header.camera)
         if last is not None and _is_past(here, last):
@@ -89,14 +89,14 @@ class GapTracker:
         return _positive(GapKind.WIRE_LOSS, header.camera, header.next_seq - seen)
 
     def _remember(self, camera: str, position: _Position) -> None:
-        self._last.pop(camera, None)  # the order of the dict is that of hearing
+        self._last.pop(camera, None)  # keeps the dict ordered by last use
         self._last[camera] = position
         if len(self._last) > MAX_CAMERAS:
             del self._last[next(iter(self._last))]
 
 
 def merge(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
-    """One gap for each kind and camera, with the counts added."""
+    """One gap per kind and camera, with the counts summed."""
     counts: dict[tuple[GapKind, str], int] = {}
     for gap in gaps:
         counts[gap.kind, gap.camera] = counts.get((gap.kind, gap.camera), 0) + gap.count

@@ -1,7 +1,7 @@
-"""The header of each kind of message as a typed value: the one definition that encoding, decoding and the schema share.
+"""Message headers as typed values: the single definition behind encoding, decoding and the JSON Schema.
 
-Unknown keys are ignored and keys may be added, so every field added later needs a default. Words that may gain members
-(states, flags, groups) are plain strings here: a client must not fail on a word that it does not know.
+Unknown keys are ignored and keys may be added, so every field added later needs a default. Open sets of words (states,
+flags, groups) are plain strings: a client must not fail on a word that it does not know.
 """
 
 from typing import Annotated
@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 SCHEMA = 1
-"""Number of the message layout. Additions keep it; a client refuses a higher one."""
+"""Version of the message layout. Additions do not change it; a client refuses a higher one."""
 
 CAMERA_PATTERN = "^[A-Za-z0-9_-]{1,64}$"
 TENSOR_PATTERN = "^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$"
@@ -48,8 +48,8 @@ class ModelHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the preset's name.
-        weights: `sha256:<hex>` of the weights' file, `random:<seed>`, or both with a plus between.
-        mixers: how the global blocks mix tokens over time, one word a layer pair.
+        weights: `sha256:<hex>` of the weights file, `random:<seed>`, or both joined by a plus.
+        mixers: how the global blocks mix tokens over time, one word per layer pair.
     """
 
     name: str
@@ -58,13 +58,13 @@ class ModelHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencyHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """Microseconds by stage.
+    """Latency per stage in microseconds.
 
     Attributes:
-        queue: capture to the start of the model's step.
-        preprocess: resize and normalise.
+        queue: from capture to the start of the model's step.
+        preprocess: resizing and normalization.
         model: the model's step.
-        publish: end of the model's step to the send.
+        publish: from the end of the model's step to the send.
     """
 
     queue: int = 0
@@ -74,12 +74,12 @@ class LatencyHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of its stream's memory a frame attended to, counted in frames.
+    """The part of its stream's memory that a frame attended to, counted in frames.
 
     Attributes:
-        frames: whole ones, itself included.
-        history_frames: older ones of which special tokens were left.
-        forgotten_frames: keyframes of this epoch of which nothing was left to attend to.
+        frames: frames with all their tokens, itself included.
+        history_frames: older frames of which only special tokens remained.
+        forgotten_frames: keyframes of this epoch that were fully evicted.
     """
 
     frames: Count
@@ -88,17 +88,17 @@ class ContextHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """How the service as a whole is doing.
+    """Counters and gauges of the service as a whole.
 
     Attributes:
-        uptime_s: seconds since the publisher was opened.
-        loop_lag_ms: how late the event loop ran in the last interval, in milliseconds.
-        peers: connections open now (one that never finishes its handshake counts for some seconds).
+        uptime_s: seconds since the publisher opened.
+        loop_lag_ms: event loop delay in the last interval, in milliseconds.
+        peers: open connections (one that never finishes its handshake counts for a few seconds).
         sent_messages: messages published, of all kinds.
-        sent_bytes: bytes of them, counted once however many subscribers there are.
-        handshake_failures: connections that failed their handshake: no ZeroMQ peer, wrong or no CURVE key.
-        reloads: times that the service was told to read its config again, and did or tried to.
-        reload_failures: those of them that changed nothing, since the config was wrong or could not be read.
+        sent_bytes: their bytes, counted once regardless of the number of subscribers.
+        handshake_failures: connections that failed the handshake: not a ZeroMQ peer, or a wrong or missing CURVE key.
+        reloads: attempts to reload the config.
+        reload_failures: reloads that changed nothing because the config was invalid or unreadable.
     """
 
     uptime_s: float = 0.0
@@ -112,7 +112,7 @@ class ServiceHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CameraHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """One camera, as `hello` lists it.
+    """A camera as listed in `hello`.
 
     Attributes:
         name: its configured name.
@@ -126,32 +126,32 @@ class CameraHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
-    """What a features header says beside its tensors.
+    """The fields of a features header other than its tensors.
 
     Attributes:
-        schema: number of the message layout.
-        camera: the camera's name, equal to the topic's.
-        instance: random for each start of the service.
-        stream_epoch: number of the source's connection, new at each connect.
-        seq: number of the record within the stream epoch, from 0, without holes.
-        source_seq: number of the captured frame within the stream epoch, from 0, dropped frames included.
+        schema: version of the message layout.
+        camera: the camera's name, as in the topic.
+        instance: random identifier of this run of the service.
+        stream_epoch: number of the connection to the source; increases at each reconnect.
+        seq: number of the record within the stream epoch, from 0, without gaps.
+        source_seq: number of the captured frame within the stream epoch, from 0, counting dropped frames.
         dropped_total: frames of this camera dropped since the service started.
-        failed_total: frames of this camera without features since the service started.
+        failed_total: frames of this camera that yielded no features since the service started.
         capture_unix_ns: wall-clock time of capture, nanoseconds since 1970.
         capture_monotonic_ns: `CLOCK_MONOTONIC` at capture on the service's machine, nanoseconds.
         publish_unix_ns: wall-clock time of the send, nanoseconds since 1970.
         pts_ns: the container's presentation time in nanoseconds, or None.
-        epoch: number of the model's memory of this stream, new at each reset of it.
-        epoch_frame: number of the frame within that memory, from 0, frames that it began with included.
+        epoch: number of the stream's memory in the model; increases at each reset.
+        epoch_frame: number of the frame within that memory, from 0, counting the frames it was rebuilt from.
         keyframe: whether later frames attend to this one.
-        context: what it attended to itself; None where no block attends across frames.
-        flags: any of reset, nan, size_changed, warmup, random_weights; more may come.
+        context: what this frame attended to; None if no block attends across frames.
+        flags: any of reset, nan, size_changed, warmup, random_weights; more may be added.
         source_size: width and height of the frame as captured, pixels.
-        model_size: width and height of the picture that the model saw, pixels.
+        model_size: width and height of the model's input image, pixels.
         grid: rows and columns of patches.
-        to_source: 2x3 affine map of a model pixel (x, y) to a source pixel.
+        to_source: 2x3 affine matrix that maps a model pixel (x, y) to a source pixel.
         model: the model that made the features.
-        latency_us: microseconds by stage.
+        latency_us: latency per stage.
     """
 
     schema: int = SCHEMA
@@ -180,35 +180,35 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeaturesHeader(RecordFields, frozen=True, kw_only=True):
-    """Header of a `features` message: `RecordFields`, and what its tensors look like, in the order of the parts."""
+    """Header of a `features` message: `RecordFields` plus a description of each tensor, in the order of the parts."""
 
     tensors: tuple[TensorHeader, ...]
 
 
 class StatusHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """Header of a `status` message: sent at each change of a camera's state, and every few seconds.
+    """Header of a `status` message, sent at each change of a camera's state and every few seconds.
 
     Attributes:
-        schema: number of the message layout.
+        schema: version of the message layout.
         camera: the camera's name.
         instance: random for each start of the service; the publisher fills it in.
         publish_unix_ns: wall-clock time of the send, nanoseconds since 1970; the publisher fills it in.
         state: connecting, running, stalled, backoff, ended or failed.
-        reason: why, for backoff, ended and failed; never holds a secret.
-        attempt: failed attempts in a row.
+        reason: the cause of backoff, ended or failed; never contains a secret.
+        attempt: consecutive failed attempts.
         next_try_s: seconds until the next attempt, for backoff.
-        stream_epoch: number of the source's connection.
-        fps: frames captured a second, measured, or None while unknown.
+        stream_epoch: number of the connection to the source.
+        fps: measured capture rate in frames per second, or None while unknown.
         source_size: width and height of the last frame, pixels.
         last_frame_age_s: seconds since the last frame was captured.
         captured_total: frames captured since the service started.
-        published_total: those whose features were published.
-        dropped_total: those dropped.
-        failed_total: those without features.
-        in_flight: those still on their way: captured = published + dropped + failed + in flight.
-        nan_total: those published with numbers that are not finite (flag `nan`): the stream's memory was made anew.
-        decode_errors_total: damaged pictures or packets that the decoder reported.
-        service: how the service as a whole is doing; the publisher fills it in.
+        published_total: frames whose features were published.
+        dropped_total: frames dropped.
+        failed_total: frames that yielded no features.
+        in_flight: frames still being processed: captured = published + dropped + failed + in flight.
+        nan_total: frames published with non-finite values (flag `nan`), after which the stream's memory was reset.
+        decode_errors_total: damaged images or packets reported by the decoder.
+        service: state of the service as a whole; the publisher fills it in.
     """
 
     schema: int = SCHEMA
@@ -234,21 +234,21 @@ class StatusHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """Header of an `end` message: sent once when a camera is finished, after its last record.
+    """Header of an `end` message, sent once when a camera has finished, after its last record.
 
     Attributes:
-        schema: number of the message layout.
+        schema: version of the message layout.
         camera: the camera's name.
         instance: random for each start of the service; the publisher fills it in.
         publish_unix_ns: wall-clock time of the send, nanoseconds since 1970; the publisher fills it in.
-        reason: why: `finished`, `stopped`, or what failed.
+        reason: `finished`, `stopped`, or the failure.
         stream_epoch: the last stream epoch, or None if the source never connected.
-        next_seq: the seq that the epoch's next record would have had: tells whether the last ones arrived.
+        next_seq: the `seq` of the record that would have come next; shows whether the last ones arrived.
         captured_total: frames captured since the service started.
-        published_total: those whose features were published.
-        dropped_total: those dropped.
-        failed_total: those without features.
-        expected_total: frames that the source announced for one pass, or None where it announces none.
+        published_total: frames whose features were published.
+        dropped_total: frames dropped.
+        failed_total: frames that yielded no features.
+        expected_total: frames that the source announced for one pass, or None if it announced none.
     """
 
     schema: int = SCHEMA
@@ -266,22 +266,22 @@ class EndHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HelloHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """Header of a `hello` message: what a subscriber that comes late wants to know first.
+    """Header of a `hello` message: what a late subscriber needs to know first.
 
     Attributes:
-        schema: number of the message layout.
+        schema: version of the message layout.
         instance: random for each start of the service; the publisher fills it in.
         publish_unix_ns: wall-clock time of the send, nanoseconds since 1970; the publisher fills it in.
         version: version of retinad.
-        versions: versions of the libraries below it, by name.
-        endpoints: where the service publishes; the publisher fills it in.
-        heartbeat_s: seconds between repeats of `hello`; the publisher fills it in.
-        models: the models that make features.
-        cameras: the cameras, whatever their state.
-        layers: 0-based indices of the layer pairs that are published.
-        tokens: groups of tokens that are published.
+        versions: library versions by name.
+        endpoints: addresses at which the service publishes; the publisher fills them in.
+        heartbeat_s: interval at which `hello` is repeated, in seconds; the publisher fills it in.
+        models: the models in use.
+        cameras: all configured cameras, in any state.
+        layers: 0-based indices of the published layer pairs.
+        tokens: published token groups.
         dtype: number format of the tensors, as in `TensorHeader`.
-        service: how the service as a whole is doing; the publisher fills it in.
+        service: state of the service as a whole; the publisher fills it in.
     """
 
     schema: int = SCHEMA

@@ -1,4 +1,4 @@
-"""What a subscriber gets: one typed value a message, header fields as attributes and tensors as numpy arrays."""
+"""Records: one typed value per message, with header fields as attributes and tensors as numpy arrays."""
 
 import os
 import zipfile
@@ -25,9 +25,9 @@ Array = npt.NDArray[np.generic]
 
 
 class Tensors(Mapping[str, Array]):
-    """The tensors of a record by name, in the order they were published; read-only.
+    """The tensors of a record by name, in the order of publication; read-only.
 
-    Arrays refer to the received message without a copy. bfloat16, which numpy lacks, becomes float32, exactly.
+    Arrays are views of the received message. bfloat16, which numpy lacks, is converted to float32 without loss.
     """
 
     def __init__(self, layouts: Sequence[TensorHeader], buffers: Sequence[memoryview]) -> None:
@@ -38,7 +38,7 @@ class Tensors(Mapping[str, Array]):
         array = self._arrays.get(name)
         if array is None:
             if name not in self._parts:
-                raise KeyError(f"no tensor {name!r}; there are {', '.join(self._parts) or 'none'}")
+                raise KeyError(f"no tensor {name!r}; the record has {', '.join(self._parts) or 'none'}")
             array = self._arrays[name] = _array(*self._parts[name])
         return array
 
@@ -54,7 +54,7 @@ class Tensors(Mapping[str, Array]):
         )
 
     def layout(self, name: str) -> TensorHeader:
-        """How a tensor was sent: dtype, shape, layer and group."""
+        """The header entry of a tensor: its dtype, shape and origin."""
         return self._parts[name][0]
 
 
@@ -63,7 +63,7 @@ class FeaturesRecord(RecordFields, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         tensors: the tensors by name; `record["layer3/patch"]` is short for `record.tensors["layer3/patch"]`.
-        gaps: what is missing between the camera's last record and this one.
+        gaps: what is missing between the camera's previous record and this one.
     """
 
     tensors: Tensors
@@ -73,17 +73,17 @@ class FeaturesRecord(RecordFields, frozen=True, kw_only=True, eq=False):
         return self.tensors[name]
 
     def header(self) -> FeaturesHeader:
-        """The header as it was received."""
+        """The header as received."""
         layouts = tuple(self.tensors.layout(name) for name in self.tensors)
         return FeaturesHeader(**_fields(self, RecordFields), tensors=layouts)
 
     def save_npz(self, path: str | os.PathLike[str]) -> None:
-        """Write the tensors, and the header as JSON under the name `header.json`, for `numpy.load(path)`.
+        """Write the tensors and the JSON header (as `header.json`) to a file for `numpy.load(path)`.
 
-        The file appears under its name only when it is complete.
+        The file appears under its final name only once it is complete.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         target = Path(path)
         partial = target.with_name(f".{target.name}.part")
@@ -104,13 +104,13 @@ class StatusRecord(StatusHeader, frozen=True, kw_only=True):
 
 
 class EndRecord(EndHeader, frozen=True, kw_only=True):
-    """A camera's end; its gaps tell whether the last records arrived."""
+    """The end of a camera; its gaps show whether the last records arrived."""
 
     gaps: tuple[Gap, ...] = ()
 
 
 class HelloRecord(HelloHeader, frozen=True, kw_only=True):
-    """What the service says of itself."""
+    """The service's description of itself."""
 
     gaps: tuple[Gap, ...] = ()
 
@@ -119,7 +119,7 @@ Record = FeaturesRecord | StatusRecord | EndRecord | HelloRecord
 
 
 def make_record(message: Message, gaps: tuple[Gap, ...] = ()) -> Record:
-    """The record of a decoded message."""
+    """Convert a decoded message to a record."""
     match message.header:
         case FeaturesHeader() as header:
             tensors = Tensors(header.tensors, message.tensors)
@@ -141,7 +141,7 @@ def _array(layout: TensorHeader, data: memoryview) -> Array:
     array: Array = np.frombuffer(data, bits) if data.nbytes else np.empty(0, bits)
     if layout.dtype == "bf16":  # the upper half of a float32
         array = (array.astype(np.uint32) << 16).view(np.float32)
-    elif not array.flags.aligned:  # a small part inside a larger network buffer
+    elif not array.flags.aligned:  # a small part in the middle of a larger network buffer
         array = array.copy()
     array = array.reshape(layout.shape)
     array.flags.writeable = False
@@ -149,6 +149,6 @@ def _array(layout: TensorHeader, data: memoryview) -> Array:
 
 
 def _write(archive: zipfile.ZipFile, name: str, array: Array) -> None:
-    # By hand, since numpy.savez takes names as keyword arguments: a tensor named `file` would break it.
+    # Not numpy.savez: it takes names as keyword arguments, so a tensor named `file` would break it.
     with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
         np.lib.format.write_array(file, array, allow_pickle=False)

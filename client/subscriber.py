@@ -1,8 +1,8 @@
-"""The subscribers that users open: one that blocks, one for asyncio. Both are thin: how to wait is all they add.
+"""The public subscribers, one blocking and one for asyncio: thin layers over `Connection` that add only the waiting.
 
-The asynchronous one runs on asyncio, and so under anyio on its asyncio backend, not under trio. It waits for the
-socket's file descriptor by the loop's own `add_reader`, which needs no dependency, and takes a message only when it
-hands it out, so that a task that is cancelled while it waits loses none.
+`AsyncSubscriber` runs on asyncio, and so under anyio's asyncio backend, but not under trio. It waits on the socket's
+file descriptor with the loop's own `add_reader`, which needs no dependency, and takes a message off the socket only
+to return it, so a task that is cancelled while waiting loses nothing.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from .wire import Kind
 
 
 class _BaseSubscriber:
-    """What both kinds share: a connection, and how long to wait on it."""
+    """The shared part of both subscribers: a connection and a default timeout."""
 
     def __init__(
         self,
@@ -30,18 +30,18 @@ class _BaseSubscriber:
         latest_only: bool = False,
         curve: CurveKeys | None = None,
     ) -> None:
-        """Connect; this does not wait for the service.
+        """Connect, without waiting for the service.
 
         Args:
-            endpoint: where the service publishes, such as `tcp://127.0.0.1:5555`.
-            cameras: names of cameras; empty for all.
-            kinds: kinds of messages; only features if not said otherwise.
-            timeout_s: seconds to wait for a record at most, or None for ever.
-            latest_only: whether records that are no longer the newest of their camera and kind are skipped.
-            curve: keys for a service that encrypts, or None.
+            endpoint: address at which the service publishes, such as `tcp://127.0.0.1:5555`.
+            cameras: camera names; empty for all cameras.
+            kinds: message kinds; features only by default.
+            timeout_s: longest time to wait for a record, in seconds; None waits forever.
+            latest_only: whether to skip every record except the newest of its camera and kind.
+            curve: keys for a service that uses CURVE, or None.
 
         Raises:
-            ValueError: the endpoint, a camera's name or a key file cannot be used.
+            ValueError: the endpoint, a camera name or a key file is invalid.
         """
         self._timeout_s = timeout_s
         self._connection = Connection(Subscription(endpoint, tuple(cameras), tuple(kinds), latest_only, curve))
@@ -52,7 +52,7 @@ class _BaseSubscriber:
 
 
 class Subscriber(_BaseSubscriber):
-    """Receives records, waiting for them. A context manager and an iterator; use it on one thread."""
+    """A blocking subscriber: a context manager and an iterator of records. Use it on one thread."""
 
     def __enter__(self) -> Self:
         return self
@@ -72,11 +72,11 @@ class Subscriber(_BaseSubscriber):
         """Wait for the next record.
 
         Args:
-            timeout_s: seconds to wait at most; None for the subscriber's own.
+            timeout_s: longest time to wait, in seconds; None uses the subscriber's own timeout.
 
         Raises:
-            TimeoutError: nothing came; the text says what to check.
-            WireError: a message is malformed or of a newer layout; the next call goes on with the message after it.
+            TimeoutError: nothing arrived; the text says what to check.
+            WireError: a message is malformed or has a newer layout; the next call continues with the next message.
         """
         deadline = _Deadline(self._timeout_s if timeout_s is None else timeout_s)
         while (record := self._connection.receive_nowait()) is None:
@@ -88,7 +88,7 @@ class Subscriber(_BaseSubscriber):
 
 
 class AsyncSubscriber(_BaseSubscriber):
-    """Receives records on asyncio's event loop. A context manager and an iterator, both asynchronous; for one task."""
+    """An asyncio subscriber: an async context manager and an async iterator of records. Use it in one task."""
 
     _is_waiting = False
 
@@ -107,18 +107,18 @@ class AsyncSubscriber(_BaseSubscriber):
         return await self.receive()
 
     async def receive(self, timeout_s: float | None = None) -> Record:
-        """Wait for the next record. Cancelling it loses none.
+        """Wait for the next record. Cancellation loses none.
 
         Args:
-            timeout_s: seconds to wait at most; None for the subscriber's own.
+            timeout_s: longest time to wait, in seconds; None uses the subscriber's own timeout.
 
         Raises:
-            TimeoutError: nothing came; the text says what to check.
-            WireError: a message is malformed or of a newer layout; the next call goes on with the message after it.
-            RuntimeError: another task is waiting for a record of this subscriber.
+            TimeoutError: nothing arrived; the text says what to check.
+            WireError: a message is malformed or has a newer layout; the next call continues with the next message.
+            RuntimeError: another task is already waiting on this subscriber.
         """
         deadline = _Deadline(self._timeout_s if timeout_s is None else timeout_s)
-        await asyncio.sleep(0)  # other tasks get their turn even while records wait in a row
+        await asyncio.sleep(0)  # lets other tasks run even while records are queued
         while (record := self._connection.receive_nowait()) is None:
             left_s = self._connection.patience_s(deadline.left_s())
             if left_s <= 0:
@@ -128,12 +128,12 @@ class AsyncSubscriber(_BaseSubscriber):
 
     async def _wait(self, timeout_s: float) -> None:
         if self._is_waiting:
-            raise RuntimeError("another task is waiting for a record of this subscriber")
+            raise RuntimeError("another task is already waiting on this subscriber")
         loop, ready, descriptor = asyncio.get_running_loop(), asyncio.Event(), self._connection.socket.fileno()
         self._is_waiting = True
         loop.add_reader(descriptor, ready.set)
         try:
-            # libzmq signals its descriptor at the edge: what came before the reader was there must be asked for.
+            # libzmq's descriptor is edge-triggered: messages that arrived before add_reader must be polled for.
             if not self._connection.socket.poll(0):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(None if timeout_s == float("inf") else timeout_s):
@@ -144,7 +144,7 @@ class AsyncSubscriber(_BaseSubscriber):
 
 
 class _Deadline:
-    """A time limit on the monotonic clock; infinite without a number of seconds."""
+    """A deadline on the monotonic clock; infinite if the timeout is None."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self.timeout_s = float("inf") if timeout_s is None else timeout_s

@@ -1,7 +1,7 @@
-"""The message layout: headers and tensors to the parts of a ZeroMQ message and back, surviving any bytes.
+"""The message layout: encodes headers and tensors to ZeroMQ message parts and decodes untrusted parts safely.
 
 Part 0 is the topic, part 1 the header (a msgpack map), and each further part one tensor, in the header's order.
-Whatever is wrong with received parts is a `WireError`. Nothing here is ever unpickled or evaluated.
+Any invalid input raises `WireError`. Nothing is ever unpickled or evaluated.
 """
 
 import math
@@ -65,7 +65,7 @@ Header = FeaturesHeader | StatusHeader | EndHeader | HelloHeader
 ITEM_BYTES: Final = {"bf16": 2, "<f2": 2, "<f4": 4, "<f8": 8, "|u1": 1, "|i1": 1} | {
     f"<{sign}{size}": size for sign in "ui" for size in (2, 4, 8)
 }
-"""Bytes of one number, by dtype name: every dtype that a message may hold. All are little-endian."""
+"""Item size in bytes of every dtype that a message may contain. All are little-endian."""
 
 MAX_HEADER_BYTES: Final = 1 << 20
 MAX_TENSORS: Final = 1024
@@ -76,11 +76,11 @@ _TENSOR_NAME: Final = re.compile(TENSOR_PATTERN)
 
 
 class WireError(ValueError):
-    """Parts that are no message of this layout, or values that cannot be made one. The text says what and where."""
+    """Parts that are not a valid message, or values that cannot be encoded as one. The text says what and where."""
 
 
 class Kind(StrEnum):
-    """The kinds of messages, named as their topics are."""
+    """The message kinds, named like their topics."""
 
     FEATURES = "features"
     STATUS = "status"
@@ -96,7 +96,7 @@ class Message:
         kind: its kind.
         camera: the camera's name, empty for `hello`.
         header: the header, of the kind's type.
-        tensors: the bytes of each tensor, in the header's order, views of the parts; empty but for `features`.
+        tensors: views of the tensors' bytes, in the header's order; empty except for `features`.
     """
 
     kind: Kind
@@ -106,7 +106,7 @@ class Message:
 
 
 class _Version(msgspec.Struct):
-    """The one key that every layout has."""
+    """The one key that every layout version has."""
 
     schema: int
 
@@ -127,20 +127,20 @@ def is_camera_name(name: str) -> bool:
 def topic(kind: Kind, camera: str = "") -> bytes:
     """Part 0 of a message: `features/<camera>/`, or `hello/`, which has no camera.
 
-    The closing slash keeps a subscriber of `cam1` from getting `cam10`, since ZeroMQ compares prefixes.
+    ZeroMQ matches prefixes: the trailing slash keeps a subscription to `cam1` from matching `cam10`.
 
     Raises:
-        WireError: the camera's name is not allowed, or is missing.
+        WireError: the camera name is invalid or missing.
     """
     if kind is Kind.HELLO:
         return b"hello/"
     if not is_camera_name(camera):
-        raise WireError(f"a camera's name is 1-64 characters of A-Z a-z 0-9 _ -, got {camera!r}")
+        raise WireError(f"a camera name has 1-64 characters of A-Z a-z 0-9 _ -, got {camera!r}")
     return f"{kind}/{camera}/".encode()
 
 
 def topic_prefix(kind: Kind, camera: str | None = None) -> bytes:
-    """What to subscribe to for one camera's messages of a kind, or all cameras'."""
+    """The subscription prefix for messages of a kind, from one camera or from all."""
     return f"{kind}/".encode() if camera is None else topic(kind, camera)
 
 
@@ -148,7 +148,7 @@ def split_topic(raw: Buffer) -> tuple[Kind, str]:
     """The kind and the camera (empty for `hello`) of a topic.
 
     Raises:
-        WireError: it is no topic of this layout.
+        WireError: the bytes are not a retinad topic.
     """
     words = bytes(raw[:80]).decode("ascii", "replace").split("/")
     match words:
@@ -156,14 +156,14 @@ def split_topic(raw: Buffer) -> tuple[Kind, str]:
             return Kind.HELLO, ""
         case [("features" | "status" | "end") as kind, camera, ""] if is_camera_name(camera):
             return Kind(kind), camera
-    raise WireError(f"no topic of a retinad message: {bytes(raw[:80])!r}")
+    raise WireError(f"not a retinad topic: {bytes(raw[:80])!r}")
 
 
 def encode(header: StatusHeader | EndHeader | HelloHeader) -> list[Buffer]:
-    """The two parts of a message without tensors.
+    """Encode a message without tensors as its two parts.
 
     Raises:
-        WireError: the camera's name is not allowed.
+        WireError: the camera name is invalid.
     """
     match header:
         case StatusHeader():
@@ -176,14 +176,14 @@ def encode(header: StatusHeader | EndHeader | HelloHeader) -> list[Buffer]:
 
 
 def encode_features(header: FeaturesHeader, tensors: Sequence[memoryview]) -> list[Buffer]:
-    """The parts of a `features` message; the tensors go in as they are, without a copy.
+    """Encode a `features` message as parts; the tensors are passed through without a copy.
 
     Args:
-        header: describes the tensors, in their order.
-        tensors: C-contiguous little-endian buffers that nothing writes again.
+        header: describes the tensors, in the same order.
+        tensors: C-contiguous little-endian buffers that are never written again.
 
     Raises:
-        WireError: header and tensors disagree, or a dtype or name is not allowed.
+        WireError: header and tensors disagree, or a dtype or name is invalid.
     """
     if len(tensors) != len(header.tensors):
         raise WireError(f"the header describes {len(header.tensors)} tensors, got {len(tensors)}")
@@ -198,16 +198,16 @@ def encode_features(header: FeaturesHeader, tensors: Sequence[memoryview]) -> li
 
 
 def decode(parts: Sequence[Buffer]) -> Message:
-    """A message from the parts received.
+    """Decode received parts as a message.
 
     Args:
-        parts: the parts, as bytes or views; the views of tensors in the result refer to them.
+        parts: bytes or views; the tensors of the result are views of them.
 
     Raises:
-        WireError: the parts are no message of this layout, or of a newer one.
+        WireError: the parts are not a valid message, or its layout is newer.
     """
     if len(parts) < 2:
-        raise WireError(f"a message has a topic, a header and tensors; got {len(parts)} parts")
+        raise WireError(f"expected a topic, a header and tensors, got {len(parts)} parts")
     kind, camera = split_topic(parts[0])
     header = _decode_header(kind, parts[1])
     if not isinstance(header, HelloHeader) and header.camera != camera:
@@ -218,7 +218,7 @@ def decode(parts: Sequence[Buffer]) -> Message:
 
 def _decode_header(kind: Kind, raw: Buffer) -> Header:
     if len(raw) > MAX_HEADER_BYTES:
-        raise WireError(f"a header has at most {MAX_HEADER_BYTES} bytes, got {len(raw)}")
+        raise WireError(f"a header may have at most {MAX_HEADER_BYTES} bytes, got {len(raw)}")
     try:
         _check_schema(_VERSION.decode(raw).schema)
         match kind:
@@ -230,15 +230,15 @@ def _decode_header(kind: Kind, raw: Buffer) -> Header:
                 return _END.decode(raw)
             case Kind.HELLO:
                 return _HELLO.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as exc:  # the latter from maps nested thousands deep
+    except (msgspec.DecodeError, RecursionError) as exc:  # RecursionError: maps nested thousands deep
         raise WireError(f"the header of a {kind} message cannot be read: {exc}") from exc
 
 
 def _check_schema(schema: int) -> None:
     if schema > SCHEMA:
-        raise WireError(f"the message has schema {schema}, this client reads up to {SCHEMA}: update retinad here")
+        raise WireError(f"the message has schema {schema}, this client reads up to {SCHEMA}: update retinad")
     if schema < 1:
-        raise WireError(f"schema is at least 1, got {schema}")
+        raise WireError(f"schema must be at least 1, got {schema}")
 
 
 def _tensors(layouts: tuple[TensorHeader, ...], parts: Sequence[Buffer]) -> tuple[memoryview, ...]:
@@ -249,29 +249,29 @@ def _tensors(layouts: tuple[TensorHeader, ...], parts: Sequence[Buffer]) -> tupl
     for layout, view in zip(layouts, views, strict=True):
         if view.nbytes != layout.nbytes:
             raise WireError(
-                f"tensor {layout.name} has {layout.nbytes} bytes by the header, {view.nbytes} in the message"
+                f"tensor {layout.name} should have {layout.nbytes} bytes according to the header, got {view.nbytes}"
             )
     return views
 
 
 def _check_tensors(layouts: tuple[TensorHeader, ...]) -> None:
     if len(layouts) > MAX_TENSORS:
-        raise WireError(f"a message has at most {MAX_TENSORS} tensors, got {len(layouts)}")
+        raise WireError(f"a message may have at most {MAX_TENSORS} tensors, got {len(layouts)}")
     for layout in layouts:
         _check_tensor(layout)
     if len({layout.name for layout in layouts}) != len(layouts):
-        raise WireError("two tensors of the message have one name")
+        raise WireError("two tensors of the message have the same name")
 
 
 def _check_tensor(layout: TensorHeader) -> None:
     item_bytes = ITEM_BYTES.get(layout.dtype)
     if item_bytes is None:
         raise WireError(
-            f"tensor {layout.name[:128]!r} has dtype {layout.dtype[:16]!r}, not one of {', '.join(ITEM_BYTES)}"
+            f"tensor {layout.name[:128]!r} has dtype {layout.dtype[:16]!r}, expected one of {', '.join(ITEM_BYTES)}"
         )
     if not _TENSOR_NAME.fullmatch(layout.name) or len(layout.name) > TENSOR_NAME_LENGTH:
-        raise WireError(f"no name of a tensor: {layout.name[:TENSOR_NAME_LENGTH]!r}")
-    # Counting a zero axis as one bounds every partial product: numpy refuses shapes whose strides overflow 63 bits.
+        raise WireError(f"invalid tensor name: {layout.name[:TENSOR_NAME_LENGTH]!r}")
+    # Counting a zero axis as one bounds every partial product: numpy rejects shapes whose strides overflow 63 bits.
     bound = math.prod(max(length, 1) for length in layout.shape) * item_bytes if len(layout.shape) <= MAX_AXES else 0
     if not 0 < bound < 1 << 48:
         raise WireError(f"tensor {layout.name} has an impossible shape: {layout.shape[: MAX_AXES + 1]}")

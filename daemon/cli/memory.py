@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from retinad.pipeline.cache.kv_pool import gib
-from retinad.pipeline.config import ModelConfig
+from retinad.pipeline.config import CameraConfig, ModelConfig
 from retinad.pipeline.engine.memory_estimate import (
     ASSUMED_SIZE,
     CameraEstimate,
@@ -11,7 +11,9 @@ from retinad.pipeline.engine.memory_estimate import (
     estimate_memory,
     lasting_limit,
 )
+from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frames import Size
+from retinad.pipeline.sources.spec import SyntheticSpec, parse_source
 
 from ..config.service_config import ServiceConfig
 
@@ -27,7 +29,8 @@ def memory_report(config: ServiceConfig, size: Size | None, device_bytes: int) -
     Raises:
         ValueError: frames of this size cannot be resized to the model.
     """
-    return "\n".join(_lines(config.model, estimate_memory(config.model, config.cameras, size), device_bytes))
+    sizes = [size or _configured_size(camera) for camera in config.cameras]
+    return "\n".join(_lines(config.model, estimate_memory(config.model, config.cameras, sizes), device_bytes))
 
 
 def _lines(model: ModelConfig, estimate: MemoryEstimate, device_bytes: int) -> Iterator[str]:
@@ -76,3 +79,14 @@ def _verdict(model: ModelConfig, estimate: MemoryEstimate, device_bytes: int) ->
 
 def _counted(frames: int) -> str:
     return f"{frames} frame{'s' * (frames > 1)}"
+
+
+def _configured_size(camera: CameraConfig) -> Size | None:
+    # Found without opening the source.
+    if camera.size is not None:
+        return camera.size
+    try:
+        spec = parse_source(camera.source)
+    except SourceError:
+        return None
+    return (spec.width, spec.height) if isinstance(spec, SyntheticSpec) else None

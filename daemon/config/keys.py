@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from retinad.pipeline.config_diff import Difference
-from retinad.pipeline.errors import StateError
+from retinad.pipeline.errors import PublishError, StateError
 
 KeyPath = tuple[str | int, ...]
 """Keys and list indices from the top of the file down to a value."""
@@ -53,9 +53,11 @@ def show_differences(differences: Iterable[Difference]) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """The text of an error; settings that differ from those of a state file are named by their keys."""
+    """The text of an error of the pipeline, with the settings at fault named by their keys."""
     if isinstance(error, StateError) and error.differences:
         return f"{error.message}: {show_differences(error.differences)}"
+    if isinstance(error, PublishError) and error.field is not None:
+        return f"{config_key(f'publish.{error.field}')}: {error}"
     return str(error)
 
 

@@ -66,7 +66,7 @@ def load_publishing(path: Path, environment: Mapping[str, str] = os.environ) -> 
     merged = merge(read_document(path).data, environment)
     tables = validate(merged.data)
     resolved = resolve_publishing(tables, environment)
-    return None if merged.problems or tables.faults or resolved.faults else resolved.publishing
+    return None if merged.problems or tables.faults or resolved.faults else resolved.config
 
 
 def read_document(path: Path) -> Document:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.errors import PublishError, SourceError
@@ -23,41 +24,32 @@ from .service_config import JobConfig, LogConfig, Publishing, ServiceConfig
 from .tables import CameraTable, CurveTable, PublishTable, StreamTable, configured_keys
 from .validate import Tables
 
+Config = TypeVar("Config")
+
 DEFAULT_ENDPOINTS = ("ipc://{runtime}/features.sock", "tcp://127.0.0.1:5555")
 """`{runtime}` is replaced by the runtime directory."""
 
 
 @dataclass(frozen=True, slots=True)
-class ResolvedService:
-    """The service's config, whose model is not placed yet (`place_model`), and what is wrong with it."""
+class Resolved(Generic[Config]):
+    """A resolved config, and what is wrong with it.
 
-    config: ServiceConfig
+    Attributes:
+        config: the config. Its model, if it has one, is not placed yet: see `place_model`.
+        faults: what is wrong; if anything is, the config must not be used.
+    """
+
+    config: Config
     faults: tuple[KeyFault, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedPublishing:
-    """Where the service publishes, and what is wrong with it."""
-
-    publishing: Publishing
-    faults: tuple[KeyFault, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedJob:
-    """A job's config, whose model is not placed yet (`place_model`), and what is wrong with it."""
-
-    config: JobConfig
-    faults: tuple[KeyFault, ...]
-
-
-def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refused: bool) -> ResolvedService:
-    """The whole service.
+def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refused: bool) -> Resolved[ServiceConfig]:
+    """Resolve the whole service.
 
     Args:
         tables: the checked tables.
         environment: systemd's and XDG's directories, and credentials.
-        is_refused: whether an earlier step has found a problem. The result is then only used for its faults.
+        is_refused: whether an earlier step has found a problem, so that only the faults of the result are used.
     """
     directories, service = find_directories(environment), tables.service
     publishing = resolve_publishing(tables, environment)
@@ -70,36 +62,36 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
         log=LogConfig(service.log_level, service.log_format),
         state_dir=Path(service.state_dir) if service.state_dir else directories.state,
         keep_state=service.keep_state,
-        runtime_dir=publishing.publishing.runtime_dir,
+        runtime_dir=publishing.config.runtime_dir,
         exit_when_done=service.exit_when_done,
-        publish=publishing.publishing.publish,
+        publish=publishing.config.publish,
         model=model.model,
         cameras=tuple(camera for camera, _ in cameras),
         secrets=frozenset(secret for camera, _ in cameras for secret in secrets_of(camera.source)),
     )
     camera_faults = (fault for _, faults in cameras for fault in faults)
     faults = tables.independent((*model.faults, *stream_faults, *camera_faults))
-    return ResolvedService(config, (*publishing.faults, *faults))
+    return Resolved(config, (*publishing.faults, *faults))
 
 
-def resolve_publishing(tables: Tables, environment: Mapping[str, str]) -> ResolvedPublishing:
-    """Where the service publishes, without its model."""
+def resolve_publishing(tables: Tables, environment: Mapping[str, str]) -> Resolved[Publishing]:
+    """Resolve where the service publishes, which needs no model."""
     runtime = find_directories(environment).runtime
     publish, faults = _resolve_publish(tables.publish, runtime, environment)
-    return ResolvedPublishing(Publishing(publish, runtime), tables.independent(faults))
+    return Resolved(Publishing(publish, runtime), tables.independent(faults))
 
 
-def resolve_job(tables: Tables, *, is_refused: bool) -> ResolvedJob:
-    """A job without cameras; the arguments are those of `resolve_service`."""
+def resolve_job(tables: Tables, *, is_refused: bool) -> Resolved[JobConfig]:
+    """Resolve a job without cameras. The arguments are those of `resolve_service`."""
     model = _resolve_model(tables, is_refused=is_refused)
     stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream)
-    return ResolvedJob(JobConfig(model.model, stream), tables.independent((*model.faults, *stream_faults)))
+    return Resolved(JobConfig(model.model, stream), tables.independent((*model.faults, *stream_faults)))
 
 
 def resolve_stream(
     table: StreamTable, path: KeyPath, default: StreamConfig
 ) -> tuple[StreamConfig, tuple[KeyFault, ...]]:
-    """A stream's config: the keys that the table sets, over the defaults."""
+    """Put the keys of a table over a stream's defaults."""
     keys, faults = configured_keys(table), []
     retention = {item.name: keys.pop(item.name) for item in fields(RetentionConfig) if item.name in keys}
     scale_frames = keys.get("scale_frames", default.scale_frames)
@@ -115,7 +107,7 @@ def resolve_stream(
 def resolve_camera(
     table: CameraTable, path: KeyPath, stream: StreamConfig, environment: Mapping[str, str]
 ) -> tuple[CameraConfig, tuple[KeyFault, ...]]:
-    """One `[[camera]]`; `stream` is what it inherits from `[stream]`."""
+    """Resolve one `[[camera]]`; `stream` is the one that it inherits from `[stream]`."""
     source, faults = table.source.get_secret_value(), []
     try:
         source = _resolve_source(source, environment)

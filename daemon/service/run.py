@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.directories import DirectoryError, held, make_private
+from ..config.keys import error_text
 from ..exit_codes import ExitCode
 from ..kernel_cache import KernelCache, keep_kernels
 from ..logs.redact import Redactor
@@ -100,7 +101,7 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTime
         _log.critical("device failed: %s", error)
         return ExitCode.FAULT
     except (ModelError, PublishError, DirectoryError) as error:
-        _log.error("%s", error)
+        _log.error("%s", error_text(error))
         return ExitCode.UNAVAILABLE
 
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from ..config import CameraConfig, ModelConfig, ResizeMode
-from ..errors import SourceError
 from ..frames import Size
 from ..model.checkpoint import blank_model
-from ..sources.spec import SyntheticSpec, parse_source
 from .admission import HEADROOM, pool_shape
 from .batch_size import step_bytes
 from .outputs import TokenShape
@@ -31,7 +29,7 @@ class CameraEstimate:
     Attributes:
         name: the camera's name.
         source_size: width and height of its frames.
-        size_is_known: whether the config says the size; otherwise it is assumed.
+        size_is_known: whether that size is known; otherwise it is assumed.
         model_size: width and height of the images in the model.
         cache: the sum of the stream's memory in words; None if no global block runs.
         cache_bytes: bytes of the stream's memory.
@@ -87,19 +85,21 @@ class MemoryEstimate:
         return self.lasting_bytes + self.forward_bytes
 
 
-def estimate_memory(model: ModelConfig, cameras: Sequence[CameraConfig], size: Size | None) -> MemoryEstimate:
+def estimate_memory(
+    model: ModelConfig, cameras: Sequence[CameraConfig], sizes: Sequence[Size | None]
+) -> MemoryEstimate:
     """Estimate the memory of a model and its cameras.
 
     Args:
         model: the model.
         cameras: the cameras.
-        size: width and height of every camera's frames; None for what the config says of each, else 4:3.
+        sizes: width and height of each camera's frames; None where they are unknown: `ASSUMED_SIZE` is assumed.
 
     Raises:
-        ValueError: frames of this size cannot be resized to the model.
+        ValueError: frames of such a size cannot be resized to the model.
     """
     weights = list(blank_model(model).state_dict().values())
-    estimates = tuple(_estimate_camera(model, camera, size or _configured_size(camera)) for camera in cameras)
+    estimates = tuple(_estimate_camera(model, *pair) for pair in zip(cameras, sizes, strict=True))
     frames, forward_bytes = _largest_forward(estimates, model.max_batch)
     return MemoryEstimate(
         weights_bytes=sum(value.nbytes for value in weights),
@@ -163,14 +163,3 @@ def _geometry(model: ModelConfig, size: Size, resize: ResizeMode) -> ResizeGeome
 
 def _token_shape(model: ModelConfig, geometry: ResizeGeometry) -> TokenShape:
     return TokenShape.of(model.network, geometry.grid)
-
-
-def _configured_size(camera: CameraConfig) -> Size | None:
-    # Found without opening the source.
-    if camera.size is not None:
-        return camera.size
-    try:
-        spec = parse_source(camera.source)
-    except SourceError:
-        return None
-    return (spec.width, spec.height) if isinstance(spec, SyntheticSpec) else None

@@ -1,4 +1,4 @@
-"""What is missing is told from the numbers alone: exactly, once, and not for those who join late."""
+"""Gap detection from header counters: exact, reported once, and silent for late joiners."""
 
 import msgspec
 import pytest
@@ -55,7 +55,7 @@ def gaps(*records: RecordFields) -> dict[str, int]:
         ([record(0, 0), record(7, 7, camera="other")], {}),
     ],
 )
-def test_each_jump_of_the_numbers_has_its_name(records: list[RecordFields], expected: dict[str, int]) -> None:
+def test_each_jump_of_the_counters_is_classified(records: list[RecordFields], expected: dict[str, int]) -> None:
     assert gaps(*records) == expected
 
 
@@ -70,7 +70,7 @@ def test_each_jump_of_the_numbers_has_its_name(records: list[RecordFields], expe
         ({"next_seq": 4, "stream_epoch": 1}, 4),
     ],
 )
-def test_an_end_tells_whether_the_last_records_arrived(end: dict[str, object], lost: int) -> None:
+def test_an_end_shows_whether_the_last_records_arrived(end: dict[str, object], lost: int) -> None:
     tracker = GapTracker()
     tracker.before_record(record(5, 5))
     header = msgspec.convert(
@@ -89,13 +89,13 @@ def test_gaps_of_skipped_records_add_up() -> None:
     assert merged == (Gap(GapKind.WIRE_LOSS, "a", 3), Gap(GapKind.RESTART, "a", 1))
 
 
-def test_only_the_cameras_heard_of_last_are_remembered() -> None:
-    """Names without end must not fill the memory; a camera that goes on is not forgotten for them."""
+def test_the_least_recently_seen_cameras_are_forgotten() -> None:
+    """Unlimited names must not fill the memory, and must not evict a camera that keeps publishing."""
     tracker = GapTracker()
-    tracker.before_record(record(0, 0, camera="goes-on"))
-    tracker.before_record(record(0, 0, camera="falls-silent"))
+    tracker.before_record(record(0, 0, camera="active"))
+    tracker.before_record(record(0, 0, camera="silent"))
     for number in range(MAX_CAMERAS - 1):
         tracker.before_record(record(0, 0, camera=f"other{number}"))
-        tracker.before_record(record(number + 1, number + 1, camera="goes-on"))
-    assert tracker.before_record(record(MAX_CAMERAS + 8, MAX_CAMERAS + 8, camera="goes-on"))
-    assert not tracker.before_record(record(9, 9, camera="falls-silent"))
+        tracker.before_record(record(number + 1, number + 1, camera="active"))
+    assert tracker.before_record(record(MAX_CAMERAS + 8, MAX_CAMERAS + 8, camera="active"))
+    assert not tracker.before_record(record(9, 9, camera="silent"))

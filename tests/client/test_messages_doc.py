@@ -1,11 +1,11 @@
-"""What docs/messages.md promises to users of other languages is true: its reader runs, and it names every key."""
+"""docs/messages.md: its Python reader runs, and it documents every header key."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from retinad.client.wire import (
@@ -19,23 +19,39 @@ from retinad.client.wire import (
     TensorHeader,
 )
 
-if TYPE_CHECKING:
-    from .conftest import FakeService
+from .fake_service import FakeService
 
 DOC = Path(__file__).parents[2] / "docs" / "messages.md"
 
 
-def test_the_plain_reader_reads(service: "FakeService") -> None:
-    code = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)[0]
-    assert "import retinad" not in code
+READER = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)[0]
+MSGPACK = """
+import sys, types
+import msgspec
+sys.modules["msgpack"] = types.SimpleNamespace(unpackb=msgspec.msgpack.decode)
+"""
+"""A stand-in for the package `msgpack`, which no other test needs."""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        READER,
+        MSGPACK
+        + READER.replace("import msgspec,", "import msgpack,").replace("msgspec.msgpack.decode", "msgpack.unpackb"),
+    ],
+    ids=["msgspec", "msgpack"],
+)
+def test_the_reader_without_retinad_reads_any_layer_and_number_format(service: FakeService, code: str) -> None:
+    assert "retinad" not in code
     code = code.replace("tcp://127.0.0.1:5555", service.endpoint)
     with subprocess.Popen([sys.executable, "-uc", code], stdout=subprocess.PIPE, text=True) as reader:
         try:
             assert service.wait_for_subscriptions(1) == [b"features/"]
-            service.features("cam1", 5)
+            service.features("cam1", 5, layer=23)
             assert reader.stdout is not None
             assert [reader.stdout.readline() for _ in range(2)] == [
-                "cam1 5 layer3/patch (2, 3)\n",
+                "cam1 5 layer23/patch (2, 3)\n",
                 "cam1 5 file (6,)\n",
             ]
         finally:
@@ -43,12 +59,12 @@ def test_the_plain_reader_reads(service: "FakeService") -> None:
 
 
 @pytest.mark.parametrize("header", [FeaturesHeader, ContextHeader, TensorHeader, ModelHeader, LatencyHeader])
-def test_every_key_of_a_record_is_explained(header: type) -> None:
+def test_every_key_of_a_record_is_explained(header: type[msgspec.Struct]) -> None:
     text = DOC.read_text()
     assert [field for field in header.__struct_fields__ if f"`{field}`" not in text] == []
 
 
 @pytest.mark.parametrize("header", [StatusHeader, EndHeader, HelloHeader])
-def test_the_keys_of_other_kinds_are_mentioned(header: type) -> None:
+def test_the_keys_of_other_kinds_are_mentioned(header: type[msgspec.Struct]) -> None:
     text = DOC.read_text()
     assert [field for field in header.__struct_fields__ if field not in text] == []

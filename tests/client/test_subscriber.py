@@ -1,4 +1,4 @@
-"""Subscribers over real sockets: they get what they asked for, all of it, and say what is missing and what to check."""
+"""Subscribers over real sockets: complete delivery, gap reports, and errors that say what to check."""
 
 import asyncio
 import re
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -27,16 +26,16 @@ from retinad.client import (
     GapKind,
     HelloRecord,
     Kind,
+    Record,
     StatusRecord,
     Subscriber,
     WireError,
 )
 from retinad.client.wire import CameraHeader, EndHeader, HelloHeader, StatusHeader
 
-if TYPE_CHECKING:
-    from .conftest import FakeService
+from .fake_service import FakeService
 
-    Opener = Callable[..., AbstractContextManager[FakeService]]
+Opener = Callable[..., AbstractContextManager[FakeService]]
 
 HELLO = HelloHeader(version="1", cameras=(CameraHeader(name="cam1"), CameraHeader(name="cam10")))
 
@@ -68,18 +67,18 @@ def test_public_names() -> None:
 
 
 def test_a_subscriber_needs_the_base_install_only() -> None:
-    """Whoever only reads records must not have to install torch."""
+    """Reading records must not require torch."""
     heavy = ("torch", "cv2", "anyio", "pydantic", "structlog")
     code = f"import sys, retinad.client; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"[]\n"
 
 
-def test_header_fields_are_attributes_and_tensors_are_arrays(service: "FakeService") -> None:
+def test_header_fields_are_attributes_and_tensors_are_arrays(service: FakeService) -> None:
     with Subscriber(service.endpoint) as subscriber:
         service.wait_for_subscriptions(2)
         service.features("cam1", 7)
         record = receive_features(subscriber)
-    # after closing: a record does not depend on the connection
+    # after closing: a record outlives its connection
     assert (record.camera, record.seq, record.source_size, record.model.weights) == ("cam1", 7, (640, 480), "random:0")
     assert list(record.tensors) == ["layer3/patch", "file"]
     assert record["layer3/patch"].dtype == np.float16
@@ -87,12 +86,12 @@ def test_header_fields_are_attributes_and_tensors_are_arrays(service: "FakeServi
     assert record["file"].dtype == np.float32
     assert record.tensors.layout("file").dtype == "bf16"
     assert record["layer3/patch"] is record.tensors["layer3/patch"]
-    with pytest.raises(KeyError, match="there are layer3/patch, file"):
+    with pytest.raises(KeyError, match="the record has layer3/patch, file"):
         record["layer4/patch"]
     assert "layer3/patch <f2[2, 3]" in repr(record.tensors)
 
 
-def test_cam1_does_not_get_cam10(service: "FakeService") -> None:
+def test_cam1_does_not_get_cam10(service: FakeService) -> None:
     with Subscriber(service.endpoint, cameras=("cam1",)) as subscriber:
         assert sorted(service.wait_for_subscriptions(2)) == [b"features/cam1/", b"hello/"]
         for seq in range(5):
@@ -103,7 +102,7 @@ def test_cam1_does_not_get_cam10(service: "FakeService") -> None:
             subscriber.receive(0.05)
 
 
-def test_every_kind_is_a_record_of_its_own_type(service: "FakeService") -> None:
+def test_every_kind_is_a_record_of_its_own_type(service: FakeService) -> None:
     with Subscriber(service.endpoint, kinds=tuple(Kind), timeout_s=5) as subscriber:
         service.wait_for_subscriptions(4)
         service.say(HELLO)
@@ -120,18 +119,18 @@ def test_every_kind_is_a_record_of_its_own_type(service: "FakeService") -> None:
     assert end.gaps == (Gap(GapKind.WIRE_LOSS, "cam1", 2),)
 
 
-def test_iterating_raises_when_nothing_comes_in_time(service: "FakeService") -> None:
+def test_iterating_raises_when_nothing_comes_in_time(service: FakeService) -> None:
     with Subscriber(service.endpoint, timeout_s=0.2) as subscriber:
         service.wait_for_subscriptions(2)
         service.features("cam1", 0)
         service.features("cam1", 1)
-        seen = []
+        seen: list[Record] = []
         with pytest.raises(TimeoutError):
             seen.extend(record for record in subscriber)
         assert len(seen) == 2
 
 
-def test_a_dead_endpoint_is_told_in_time() -> None:
+def test_a_dead_endpoint_times_out_with_a_reason() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         endpoint = f"tcp://127.0.0.1:{reserved.getsockname()[1]}"
@@ -149,7 +148,7 @@ def test_a_port_that_accepts_and_never_answers_is_not_connected() -> None:
             subscriber.receive()
 
 
-def test_a_misspelt_camera_is_named_with_those_that_exist(service: "FakeService") -> None:
+def test_a_misspelt_camera_is_named_with_those_that_exist(service: FakeService) -> None:
     with Subscriber(service.endpoint, cameras=("cma1", "cam10")) as subscriber:
         service.wait_for_subscriptions(3)
         service.say(HELLO)
@@ -157,14 +156,14 @@ def test_a_misspelt_camera_is_named_with_those_that_exist(service: "FakeService"
             subscriber.receive(0.3)
 
 
-def test_a_service_without_hello_is_doubted(service: "FakeService") -> None:
+def test_a_service_that_sends_no_hello_is_reported(service: FakeService) -> None:
     with Subscriber(service.endpoint) as subscriber:
         service.wait_for_subscriptions(2)
-        with pytest.raises(TimeoutError, match=r"Check that it is a retinad service.* or it is still loading"):
+        with pytest.raises(TimeoutError, match=r"Check that this is a retinad service.* still be loading"):
             subscriber.receive(0.1)
 
 
-def test_latest_only_gives_the_newest_of_each_camera_with_all_gaps(service: "FakeService") -> None:
+def test_latest_only_returns_the_newest_of_each_camera_with_all_gaps(service: FakeService) -> None:
     with Subscriber(service.endpoint, latest_only=True) as subscriber:
         service.wait_for_subscriptions(2)
         for seq in (0, 5, 9):
@@ -179,8 +178,8 @@ def test_latest_only_gives_the_newest_of_each_camera_with_all_gaps(service: "Fak
             subscriber.receive(0.05)
 
 
-def test_latest_only_does_not_stop_where_its_small_queue_ends(service: "FakeService") -> None:
-    """Behind a full queue the network's buffers hold newer records: the newest of those is wanted."""
+def test_latest_only_drains_past_its_small_queue(service: FakeService) -> None:
+    """The network's buffers behind a full queue hold newer records; the newest of those is returned."""
     with Subscriber(service.endpoint, latest_only=True) as subscriber:
         service.wait_for_subscriptions(2)
         for seq in range(300):
@@ -192,7 +191,7 @@ def test_latest_only_does_not_stop_where_its_small_queue_ends(service: "FakeServ
         assert len(received) <= 3  # one, unless the machine is so busy that libzmq's own thread falls behind
 
 
-def test_a_bad_message_raises_and_the_next_one_is_read(service: "FakeService") -> None:
+def test_a_bad_message_raises_and_the_next_one_is_read(service: FakeService) -> None:
     with Subscriber(service.endpoint) as subscriber:
         service.wait_for_subscriptions(2)
         service.features("cam1", 0)
@@ -207,7 +206,7 @@ def test_a_bad_message_raises_and_the_next_one_is_read(service: "FakeService") -
         assert (record.seq, record.gaps) == (1, ())
 
 
-def test_a_restart_of_the_service_is_told(tmp_path: Path, open_service: "Opener") -> None:
+def test_a_restart_of_the_service_is_reported(tmp_path: Path, open_service: Opener) -> None:
     endpoint = f"ipc://{tmp_path}/s"
     with Subscriber(endpoint) as subscriber:
         with open_service(endpoint, "first") as service:
@@ -215,7 +214,7 @@ def test_a_restart_of_the_service_is_told(tmp_path: Path, open_service: "Opener"
             service.features("cam1", 0)
             assert receive_features(subscriber).gaps == ()
         with open_service(endpoint, "second") as service, ThreadPoolExecutor() as pool:
-            waiting = pool.submit(receive_features, subscriber)  # who does not ask does not subscribe again either
+            waiting = pool.submit(receive_features, subscriber)  # libzmq resubscribes only while the subscriber polls
             service.wait_for_subscriptions(2)
             service.features("cam1", 4)
             record = waiting.result()
@@ -234,8 +233,8 @@ with Subscriber(sys.argv[1], timeout_s=5) as subscriber:
 """
 
 
-def test_a_slow_subscriber_outlives_its_service(tmp_path: Path, open_service: "Opener") -> None:
-    """With heartbeats at its end, libzmq 4.3.5 aborts a subscriber whose queue is full when the service dies."""
+def test_a_slow_subscriber_outlives_its_service(tmp_path: Path, open_service: Opener) -> None:
+    """With heartbeats enabled, libzmq 4.3.5 aborts a subscriber whose queue is full when the service dies."""
     endpoint = f"ipc://{tmp_path}/s"
     with subprocess.Popen([sys.executable, "-c", SLOW, endpoint], stdout=subprocess.PIPE) as slow:
         with open_service(endpoint) as service:
@@ -248,10 +247,8 @@ def test_a_slow_subscriber_outlives_its_service(tmp_path: Path, open_service: "O
         assert slow.wait(20) == 0
 
 
-def test_a_link_that_is_dead_in_the_middle_is_made_anew(
-    service: "FakeService", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cable pulled out sends no farewell: that not even `hello` comes any more is the only sign."""
+def test_a_half_open_link_is_reconnected(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pulled cable sends no FIN: missing `hello` messages are the only sign."""
     monkeypatch.setattr("retinad.client.connection.SILENCE_S", 0.3)
     monkeypatch.setattr("retinad.client.connection.RETRY_S", 0.1)
     with Subscriber(service.endpoint) as subscriber, ThreadPoolExecutor() as pool:
@@ -262,7 +259,7 @@ def test_a_link_that_is_dead_in_the_middle_is_made_anew(
         assert waiting.result().seq == 0
 
 
-def test_what_cannot_be_subscribed_to_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_invalid_subscription_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot connect to 'nonsense'"):
         Subscriber("nonsense")
     with pytest.raises(ValueError, match="1-64 characters"):
@@ -273,9 +270,7 @@ def test_what_cannot_be_subscribed_to_is_refused_at_once(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("key", ["abcd", "~" * 40, "0" * 45, None])
 @pytest.mark.parametrize("wrong", ["public", "secret", "server"])
-def test_a_file_that_holds_no_key_is_named_and_its_content_is_not_shown(
-    tmp_path: Path, wrong: str, key: str | None
-) -> None:
+def test_an_invalid_key_file_is_named_without_its_content(tmp_path: Path, wrong: str, key: str | None) -> None:
     server, _ = map(Path, zmq.auth.create_certificates(tmp_path, "server"))
     _, client = map(Path, zmq.auth.create_certificates(tmp_path, "client"))
     file = server if wrong == "server" else client
@@ -288,7 +283,7 @@ def test_a_file_that_holds_no_key_is_named_and_its_content_is_not_shown(
     assert key is None or key not in str(caught.value)
 
 
-def test_closing_twice_is_fine_and_quick() -> None:
+def test_closing_twice_is_allowed_and_quick() -> None:
     subscriber = Subscriber("tcp://127.0.0.1:1")
     began = time.monotonic()
     subscriber.close()
@@ -296,7 +291,7 @@ def test_closing_twice_is_fine_and_quick() -> None:
     assert time.monotonic() - began < 1
 
 
-def test_a_saved_record_reads_back_with_its_header(service: "FakeService", tmp_path: Path) -> None:
+def test_a_saved_record_reads_back_with_its_header(service: FakeService, tmp_path: Path) -> None:
     with Subscriber(service.endpoint) as subscriber:
         service.wait_for_subscriptions(2)
         service.features("cam1", 3)
@@ -311,7 +306,7 @@ def test_a_saved_record_reads_back_with_its_header(service: "FakeService", tmp_p
     assert (header["camera"], header["seq"], header["tensors"][0]["name"]) == ("cam1", 3, "layer3/patch")
 
 
-def test_a_record_that_cannot_be_saved_leaves_nothing(service: "FakeService", tmp_path: Path) -> None:
+def test_a_failed_save_leaves_no_file(service: FakeService, tmp_path: Path) -> None:
     with Subscriber(service.endpoint) as subscriber:
         service.wait_for_subscriptions(2)
         service.features("cam1", 3)
@@ -322,9 +317,14 @@ def test_a_record_that_cannot_be_saved_leaves_nothing(service: "FakeService", tm
     assert [file.name for file in tmp_path.iterdir()] == ["taken"]
 
 
+def send_burst(service: FakeService, count: int) -> None:
+    for seq in range(count):
+        service.features("cam1", seq)
+
+
 @pytest.mark.anyio
-async def test_a_burst_of_10_000_arrives_whole_on_the_event_loop(service: "FakeService") -> None:
-    """Edge-triggered descriptors have left waiters asleep in front of full queues."""
+async def test_a_burst_of_10_000_arrives_whole_on_the_event_loop(service: FakeService) -> None:
+    """An edge-triggered descriptor must not leave a waiter asleep in front of a full queue."""
     ticks = 0
 
     async def tick() -> None:
@@ -336,9 +336,7 @@ async def test_a_burst_of_10_000_arrives_whole_on_the_event_loop(service: "FakeS
     async with AsyncSubscriber(service.endpoint, timeout_s=10) as subscriber:
         await asyncio.to_thread(service.wait_for_subscriptions, 2)
         ticker = asyncio.create_task(tick())
-        sender = asyncio.create_task(
-            asyncio.to_thread(lambda: [service.features("cam1", seq) for seq in range(10_000)])
-        )
+        sender = asyncio.create_task(asyncio.to_thread(send_burst, service, 10_000))
         for seq in range(10_000):
             record = await subscriber.receive()
             assert isinstance(record, FeaturesRecord)
@@ -349,7 +347,7 @@ async def test_a_burst_of_10_000_arrives_whole_on_the_event_loop(service: "FakeS
 
 
 @pytest.mark.anyio
-async def test_slow_messages_wake_the_waiter_each_time(service: "FakeService") -> None:
+async def test_slow_messages_wake_the_waiter_each_time(service: FakeService) -> None:
     async with AsyncSubscriber(service.endpoint, cameras=("cam1",)) as subscriber:
         await asyncio.to_thread(service.wait_for_subscriptions, 2)
         for seq in range(20):
@@ -360,7 +358,7 @@ async def test_slow_messages_wake_the_waiter_each_time(service: "FakeService") -
 
 
 @pytest.mark.anyio
-async def test_a_cancelled_waiter_loses_no_record(service: "FakeService") -> None:
+async def test_a_cancelled_waiter_loses_no_record(service: FakeService) -> None:
     async with AsyncSubscriber(service.endpoint) as subscriber:
         await asyncio.to_thread(service.wait_for_subscriptions, 2)
         seen: list[int] = []
@@ -384,7 +382,7 @@ async def test_a_cancelled_waiter_loses_no_record(service: "FakeService") -> Non
 
 
 @pytest.mark.anyio
-async def test_the_async_subscriber_times_out_and_says_what_to_check() -> None:
+async def test_the_async_subscriber_times_out_with_a_reason() -> None:
     async with AsyncSubscriber("tcp://127.0.0.1:1", timeout_s=0.1) as subscriber:
         with pytest.raises(TimeoutError, match="not connected"):
             await anext(subscriber)

@@ -1,4 +1,4 @@
-"""A peer that speaks ZeroMQ's wire protocol (ZMTP 3.0, rfc.zeromq.org/spec/23) byte by byte, so that it can lie."""
+"""A hand-written ZMTP 3.0 peer (rfc.zeromq.org/spec/23) that can send invalid bytes."""
 
 import socket
 import struct
@@ -11,14 +11,14 @@ GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + byt
 
 
 def frame(body: bytes, flags: int = 0, claimed: int | None = None) -> bytes:
-    """One frame, which may claim a size that is not its own."""
+    """One frame, optionally with a false size."""
     size = len(body) if claimed is None else claimed
     long = bool(flags & LONG) or size > 255
     return bytes([flags | LONG * long]) + (struct.pack(">Q", size) if long else bytes([size])) + body
 
 
 def ready(role: bytes) -> bytes:
-    """The command that ends the handshake; the role is a socket's type, such as PUB."""
+    """The READY command that ends the handshake; `role` is a socket type such as PUB."""
     return frame(b"\x05READY\x0bSocket-Type" + struct.pack(">I", len(role)) + role, COMMAND)
 
 
@@ -32,14 +32,14 @@ def message(parts: Sequence[bytes]) -> bytes:
 
 @contextmanager
 def peer(first: bytes, later: bytes, *, greets: bool = True) -> Iterator[str]:
-    """Listens; sends `first` to whoever connects first and closes, and `later` to all after it.
+    """A listening peer: sends `first` to the first connection and closes it, then `later` to every other one.
 
     Args:
-        first, later: what comes after the handshake.
+        first, later: bytes to send after the handshake.
         greets: whether the first connection gets a handshake.
 
     Yields:
-        its endpoint.
+        The endpoint.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_serve, args=(listener, first, later, greets), daemon=True)
@@ -59,12 +59,12 @@ def _serve(listener: socket.socket, first: bytes, later: bytes, greets: bool) ->
 def _talk(connection: socket.socket, data: bytes, *, greets: bool, patience_s: float) -> None:
     with connection, suppress(OSError):
         connection.settimeout(5.0)
-        if greets:  # what comes before both have said that they are ready is no message
+        if greets:  # bytes sent before both sides are READY are not a message
             connection.sendall(GREETING + READY)
             heard = b""
             while b"READY" not in heard:
                 heard += connection.recv(4096)
         connection.sendall(data)
         connection.settimeout(patience_s)
-        while connection.recv(65536):  # to close at once would take back what was sent
+        while connection.recv(65536):  # closing at once would discard bytes in flight
             pass

@@ -12,7 +12,7 @@ from retinad.daemon.config.tables import ModelTable, ServiceTable, StreamTable
 from retinad.daemon.config.validate import validate
 from retinad.pipeline.config import ModelConfig, OutputConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.config_diff import differences
-from retinad.pipeline.errors import StateError
+from retinad.pipeline.errors import PublishError, StateError
 from retinad.pipeline.frames import TokenGroup
 
 
@@ -61,6 +61,14 @@ def test_a_state_file_of_other_settings_is_refused_by_their_keys() -> None:
     error = StateError("a.safetensors is for another stream", found)
     assert error_text(error) == "a.safetensors is for another stream: stream.camera_only was False, is True"
     assert error_text(StateError("a.safetensors is damaged")) == "a.safetensors is damaged"
+
+
+def test_an_error_of_publishing_names_the_key_at_fault() -> None:
+    error = PublishError("cannot bind tcp://127.0.0.1:5555: the port is in use", "endpoints")
+    assert error_text(error) == "publish.endpoints: cannot bind tcp://127.0.0.1:5555: the port is in use"
+    nested = PublishError("/etc/retinad/clients: Permission denied", "curve.authorized_keys_dir")
+    assert error_text(nested).startswith("publish.curve.authorized_keys_dir: ")
+    assert error_text(PublishError("no field is at fault")) == "no field is at fault"
 
 
 # Renamed keys
