@@ -17,7 +17,7 @@ from ..model.delta_state import Sequences
 from .window import StepPlan
 
 SKIP = -1
-"""The row that a sequence writes if it writes none."""
+"""In place of a row: the sequence writes none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from .window import MAX_RANGES, CopyOp, Range, padded
 
 _ALIGNED = 2
-"""Each table starts at a multiple of 16 bytes: kernels are recompiled for pointers that do not."""
+"""Numbers that each table's start is a multiple of, 16 bytes: kernels are recompiled for pointers that are not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ from retinad.kernels.fused.qk_norm_rope import qk_norm_rope
 from retinad.kernels.fused.qk_norm_rope_types import Append, HeadNorm, RotaryTables
 
 from ..cache.step_tables import StepTables
-from ..model.aggregator import Aggregator, LayerOutput
+from ..model.aggregator import Aggregator
 from ..model.attention import Attention, attend_frame
 from ..model.blocks import Block
 from ..model.delta_attention import KimiDeltaAttention
+from ..model.network import LayerOutput
 from ..model.patch_embed import TransformerPatches
 from ..model.rope import Rotation, rotation_3d
 

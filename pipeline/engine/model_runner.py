@@ -14,8 +14,7 @@ from ..cache.stream_cache import StreamState
 from ..cache.window import StepPlan, StreamWindow
 from ..config import ModelConfig
 from ..frames import Features, Flag, Size
-from ..model.aggregator import FrameNumbers
-from ..model.network import Network
+from ..model.network import FrameNumbers, Network
 from .cuda_graphs import CudaGraphRunner
 from .outputs import GatheredLayer, PackedStep, TokenShape, fetch, gather, pack
 from .preprocess import ResizeGeometry

@@ -17,8 +17,8 @@ from torch.nn import functional
 from ..cache.window import CacheLayout
 from ..config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
 from ..frames import FeatureTensor, TokenGroup
-from ..model.aggregator import LayerOutput
 from ..model.devices import torch_dtype
+from ..model.network import LayerOutput
 
 
 @dataclass(frozen=True, slots=True)

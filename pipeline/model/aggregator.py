@@ -11,47 +11,13 @@ from .backbones import build_patch_embed
 from .blocks import Block
 from .delta_attention import KimiDeltaAttention
 from .delta_state import streaming_config
+from .network import FrameNumbers, LayerOutput, Network
 from .rope import Rotation, SpatialPart, rotation_2d, rotation_3d, spatial_part
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 CACHED_GRIDS = 8
 """Grids whose rotations are cached. With more image sizes than this they are recomputed each step."""
-
-
-@dataclass(frozen=True, slots=True)
-class FrameNumbers:
-    """The positions of a step's F frames in their streams.
-
-    Attributes:
-        times: number of frames committed to the stream before each frame, without an upper limit.
-        first: whether each frame is its stream's very first.
-        scale: whether each frame is one of its stream's first `scale_frames`.
-    """
-
-    times: tuple[int, ...]
-    first: tuple[bool, ...]
-    scale: tuple[bool, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerOutput:
-    """The output of one pair of blocks.
-
-    Attributes:
-        layer: index of the pair.
-        frame: tokens float32 [F, P, C] after the frame block; at depth 0 the patch embedding's tokens.
-        across: tokens float32 [F, P, C] after the global block; None at depth 0.
-    """
-
-    layer: int
-    frame: Tensor
-    across: Tensor | None
-
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        """The tensors that are published side by side."""
-        return (self.frame,) if self.across is None else (self.frame, self.across)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +33,8 @@ class GridTables:
     spatial: SpatialPart | None
 
 
-class Aggregator(nn.Module):
-    """The network. It holds weights only; the streams' caches are passed to each step.
+class Aggregator(Network):
+    """The network of LingBot-Map.
 
     Args:
         network: the network's shape.
@@ -100,14 +66,7 @@ class Aggregator(nn.Module):
     def forward(
         self, images: Tensor, numbers: FrameNumbers, step: CacheStep, layers: tuple[int, ...]
     ) -> tuple[LayerOutput, ...]:
-        """Run a step.
-
-        Args:
-            images: float32 [F, 3, h, w], RGB in [0, 1]; h and w are multiples of the patch size.
-            numbers: the positions of the frames in their streams.
-            step: the step of the streams' caches; each layer up to the last requested one appends to it and attends.
-            layers: pairs of blocks whose output is requested, ascending. Later pairs do not run.
-        """
+        """See `Network`."""
         rows, columns = (side // self.network.patch_size for side in images.shape[2:])
         tables = self.grid_tables(rows, columns)
         within, across = FrameMixer(tables.within), self._rotation_across(tables, numbers)

@@ -1,18 +1,66 @@
-"""The networks that the engine can run, and the choice between them."""
+"""The interface of the networks that the engine runs."""
 
-import torch
+from dataclasses import dataclass
+
+from torch import Tensor, nn
 
 from ..config import NetworkConfig
-from .aggregator import Aggregator
-from .patch_features import PatchFeatures
-
-Network = Aggregator | PatchFeatures
+from .attention import CacheStep
 
 
-def build_network(network: NetworkConfig, dtype: torch.dtype) -> Network:
-    """Build an aggregator, or at depth 0 its patch embedding alone; linear layers and convolutions are in `dtype`.
+@dataclass(frozen=True, slots=True)
+class FrameNumbers:
+    """The positions of a step's F frames in their streams.
 
-    Raises:
-        ValueError: the network's shape is impossible.
+    Attributes:
+        times: number of frames committed to the stream before each frame, without an upper limit.
+        first: whether each frame is its stream's very first.
+        scale: whether each frame is one of its stream's first `scale_frames`.
     """
-    return Aggregator(network, dtype) if network.depth else PatchFeatures(network, dtype)
+
+    times: tuple[int, ...]
+    first: tuple[bool, ...]
+    scale: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerOutput:
+    """The output of one pair of blocks.
+
+    Attributes:
+        layer: index of the pair.
+        frame: tokens float32 [F, P, C] after the frame block; at depth 0 the patch embedding's tokens.
+        across: tokens float32 [F, P, C] after the global block; None at depth 0.
+    """
+
+    layer: int
+    frame: Tensor
+    across: Tensor | None
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The tensors that are published side by side."""
+        return (self.frame,) if self.across is None else (self.frame, self.across)
+
+
+class Network(nn.Module):
+    """Base class of the networks. They hold weights only; the streams' caches are passed to each step.
+
+    Attributes:
+        network: the network's shape.
+    """
+
+    network: NetworkConfig
+
+    def forward(
+        self, images: Tensor, numbers: FrameNumbers, step: CacheStep, layers: tuple[int, ...]
+    ) -> tuple[LayerOutput, ...]:
+        """Run a step.
+
+        Args:
+            images: float32 [F, 3, h, w], RGB in [0, 1]; h and w are multiples of the patch size.
+            numbers: the positions of the frames in their streams.
+            step: the step of the streams' caches; each layer up to the last requested one appends to it and attends.
+            layers: pairs of blocks whose output is requested, ascending. Later pairs do not run.
+        """
+        raise NotImplementedError

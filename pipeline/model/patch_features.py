@@ -1,16 +1,17 @@
 """The network of depth 0: a backbone alone, such as DINOv2. It has no cache."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..config import NetworkConfig
-from .aggregator import MEAN, STD, FrameNumbers, LayerOutput
+from .aggregator import MEAN, STD
 from .attention import CacheStep
 from .backbones import build_patch_embed
+from .network import FrameNumbers, LayerOutput, Network
 
 
-class PatchFeatures(nn.Module):
-    """Has the interface of an `Aggregator`, without blocks.
+class PatchFeatures(Network):
+    """A network without blocks.
 
     Args:
         network: the network's shape, of which only the patch embedding is used.
@@ -33,8 +34,5 @@ class PatchFeatures(nn.Module):
     def forward(
         self, images: Tensor, numbers: FrameNumbers, step: CacheStep, layers: tuple[int, ...]
     ) -> tuple[LayerOutput, ...]:
-        """Return the patch tokens of images float32 [F, 3, h, w], RGB in [0, 1], as layer 0.
-
-        The other arguments are those of `Aggregator` and are ignored.
-        """
+        """See `Network`. Returns the patch tokens as layer 0; ignores all arguments but `images`."""
         return (LayerOutput(0, self.patch_embed((images - self.mean) / self.std), None),)

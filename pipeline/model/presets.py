@@ -1,14 +1,15 @@
 """The registry of presets: whole models by name. Imports no torch.
 
-A preset only fills in defaults: the config can override each of them. Config checks, CLI help and error texts follow
-from `PRESETS`. To add a preset:
+A preset only fills in defaults: the config can override each of them. Config checks and error texts follow from
+`PRESETS`. To add a preset:
 
 * of a known family, such as another size of LingBot-Map: add a `Preset` to `PRESETS`;
-* of another family, which has special tokens or blocks of its own: write one module beside this file with the network
-  (an `nn.Module` called like `Aggregator`, with `network`, `special_tokens` and `head_dim`), and add a `Preset` whose
-  `load_builder` imports it. Its config is a `NetworkConfig`, its window a `StreamConfig`: which frames stay whole,
-  which leave special tokens, and after how many frames the cache is rebuilt. Only a rule that these cannot express
-  needs more, in `cache.window`, which alone decides what a frame sees.
+* of another family, which has special tokens or blocks of its own: write one module beside this file with a subclass of
+  `network.Network` (see `lingbot_map`), and add a `Preset` whose `load_builder` imports it.
+
+A family is configured by a `NetworkConfig`, and its window by a `StreamConfig`: which frames stay whole, which leave
+special tokens, and after how many frames the cache is rebuilt. A rule that these cannot express goes to `cache.window`,
+which alone decides what a frame sees. Fused execution knows the blocks of `Aggregator` only.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     NetworkBuilder = Callable[[NetworkConfig, torch.dtype], Network]
 
 
-def _load_aggregator() -> "NetworkBuilder":
-    from .network import build_network
+def _load_lingbot_map() -> "NetworkBuilder":
+    from .lingbot_map import build_lingbot_map
 
-    return build_network
+    return build_lingbot_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Preset:
     image_width: int
     stream: StreamConfig
     layers: tuple[int, ...]
-    load_builder: "Callable[[], NetworkBuilder]" = _load_aggregator
+    load_builder: "Callable[[], NetworkBuilder]" = _load_lingbot_map
 
 
 TINY = Preset(
@@ -82,6 +83,6 @@ def default_preset(device: str) -> Preset:
 
 
 def builder_for(name: str) -> "NetworkBuilder":
-    """The function that builds the networks of a model's family; a model without a preset is an aggregator."""
+    """The function that builds the networks of a model's family; without a preset, LingBot-Map."""
     preset = PRESETS.get(name)
-    return _load_aggregator() if preset is None else preset.load_builder()
+    return _load_lingbot_map() if preset is None else preset.load_builder()

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import cast
+from unittest import mock
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ from torch.profiler import ProfilerActivity, profile
 from retinad.pipeline.config import Execution, MixerName, ModelConfig, NetworkConfig, ResizeMode
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Features, Frame, FrameStamp, Outcome
-from retinad.pipeline.model import checkpoint
 from retinad.pipeline.model.presets import LINGBOT_MAP
 from retinad.pipeline.model.random_init import random_weight
 
@@ -140,7 +140,7 @@ def event() -> torch.cuda.Event:
 
 
 def main(texts: list[str]) -> None:
-    checkpoint.random_weights = quick_weights
+    mock.patch("retinad.pipeline.model.checkpoint.random_weights", quick_weights).start()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}", flush=True)
     for text in texts:
         job = Job.of(text)

@@ -9,7 +9,7 @@ import torch
 from retinad.pipeline.config import OutputConfig
 from retinad.pipeline.engine.outputs import PackedStep, TokenShape, fetch, gather, pack
 from retinad.pipeline.frames import FeatureTensor, TokenGroup
-from retinad.pipeline.model.aggregator import LayerOutput
+from retinad.pipeline.model.network import LayerOutput
 
 SHAPE = TokenShape(registers=4, grid=(5, 7), channels=6)
 ALL = tuple(TokenGroup)

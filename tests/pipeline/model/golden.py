@@ -17,7 +17,8 @@ from retinad.pipeline.cache.step import Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.cache.window import CacheLayout, StreamWindow
 from retinad.pipeline.config import NetworkConfig, RetentionConfig, StreamConfig
-from retinad.pipeline.model.aggregator import Aggregator, FrameNumbers, LayerOutput
+from retinad.pipeline.model.aggregator import Aggregator
+from retinad.pipeline.model.network import FrameNumbers, LayerOutput
 
 DATA = Path(__file__).parents[2] / "data" / "golden"
 FloatArray = npt.NDArray[np.float64]

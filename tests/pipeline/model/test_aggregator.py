@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 
 from retinad.pipeline.config import NetworkConfig, StreamConfig
-from retinad.pipeline.model.aggregator import CACHED_GRIDS, Aggregator, FrameNumbers
+from retinad.pipeline.model.aggregator import CACHED_GRIDS, Aggregator
 from retinad.pipeline.model.backbones import build_patch_embed
 from retinad.pipeline.model.delta_attention import KimiDeltaAttention
+from retinad.pipeline.model.network import FrameNumbers
 
 from .golden import aggregator, features, new_pool, new_state, random_images, run_step, run_stream
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig
 from retinad.pipeline.errors import ModelError
-from retinad.pipeline.model.aggregator import Aggregator, FrameNumbers
+from retinad.pipeline.model.aggregator import Aggregator
 from retinad.pipeline.model.checkpoint import load_model
 from retinad.pipeline.model.key_matching import checkpoint_weights
-from retinad.pipeline.model.network import Network
+from retinad.pipeline.model.network import FrameNumbers, Network
 from retinad.pipeline.model.patch_features import PatchFeatures
 from retinad.pipeline.model.random_init import random_weights
 from retinad.pipeline.model.weight_files import file_note
