@@ -25,7 +25,7 @@ from ..errors import only_error
 from ..exit_codes import ExitCode, JobError
 from .index import Index, Resume
 from .names import image_names
-from .output import Output, find_index
+from .output import OutputFolder, find_index
 from .progress import Reporter
 from .recording import RecordingReader, probe_recording
 from .request import CAMERA, Extraction, check_finished, choose_run
@@ -106,7 +106,9 @@ class _Job:
                 await self._load_state(worker, resume)
             return await self._extract(worker, output, info.frame_count, 0 if resume is None else resume.source_seq)
 
-    async def _open(self, stack: AsyncExitStack, before: Index | None) -> tuple[SourceInfo, Worker[Engine], Output]:
+    async def _open(
+        self, stack: AsyncExitStack, before: Index | None
+    ) -> tuple[SourceInfo, Worker[Engine], OutputFolder]:
         model = self._wanted.model
         info = await probe_recording(self._wanted)
         self._reporter.say(f"loading {model.name} on {model.device}")
@@ -115,13 +117,13 @@ class _Job:
         stack.callback(output.close)
         return info, worker, output
 
-    async def _open_output(self, worker: Worker[Engine], before: Index | None, size: Size) -> Output:
+    async def _open_output(self, worker: Worker[Engine], before: Index | None, size: Size) -> OutputFolder:
         wanted = self._wanted
         model = await worker.run(lambda engine: engine.description)
         run_frames = await worker.run(lambda engine: choose_run(wanted, size, before))
         settings = wanted.settings(model.weights, run_frames)
         arguments = (wanted.out, before, settings, model.mixers, self._version, wanted.shard_frames)
-        output = await anyio.to_thread.run_sync(Output.open, *arguments)
+        output = await anyio.to_thread.run_sync(OutputFolder.open, *arguments)
         await worker.run(lambda engine: engine.open_stream(CAMERA, settings.stream, settings.resize))
         return output
 
@@ -134,7 +136,9 @@ class _Job:
             raise JobError(ExitCode.CANNOT_CREATE, f"cannot resume: {error_text(error)}; {advice}") from error
         self._reporter.say(f"resuming at frame {resume.source_seq}")
 
-    async def _extract(self, worker: Worker[Engine], output: Output, total: int | None, next_seq: int) -> ExitCode:
+    async def _extract(
+        self, worker: Worker[Engine], output: OutputFolder, total: int | None, next_seq: int
+    ) -> ExitCode:
         def on_open(count: int | None) -> None:
             output.files = image_names(self._wanted.source, count)
 
@@ -154,7 +158,7 @@ class _Job:
                     reading.cancel_scope.cancel()
         return await self._finish(output, reader)
 
-    async def _finish(self, output: Output, reader: RecordingReader) -> ExitCode:
+    async def _finish(self, output: OutputFolder, reader: RecordingReader) -> ExitCode:
         self._reporter.end()
         if reader.is_at_end:
             await anyio.to_thread.run_sync(output.finish, reader.queue.counters.captured)

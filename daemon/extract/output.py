@@ -76,7 +76,7 @@ class _Shard:
         return (one.stamp.source_size, one.model_size) == (other.stamp.source_size, other.model_size)
 
 
-class Output:
+class OutputFolder:
     """Writes one job's folder. Not thread-safe.
 
     Attributes:

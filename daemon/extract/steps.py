@@ -19,7 +19,7 @@ from retinad.pipeline.worker import Worker
 
 from ..exit_codes import ExitCode, JobError
 from .index import Resume
-from .output import Output
+from .output import OutputFolder
 from .recording import RecordingReader
 from .request import CAMERA
 from .write_behind import Results, WriteBehind
@@ -44,7 +44,7 @@ class StepLoop:
         worker: Worker[Engine],
         reader: RecordingReader,
         writer: WriteBehind,
-        output: Output,
+        output: OutputFolder,
         save_every_s: float,
     ) -> None:
         self._worker = worker

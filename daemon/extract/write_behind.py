@@ -9,7 +9,7 @@ import anyio
 from retinad.pipeline.frames import Outcome
 
 from .index import Resume
-from .output import Output
+from .output import OutputFolder
 
 _QUEUE_FRAMES = 32
 """Most frames whose features wait to be written. A shard is written in one go, and the model keeps running."""
@@ -37,7 +37,7 @@ class WriteBehind:
         on_written: called after each write, on the event loop.
     """
 
-    def __init__(self, output: Output, frames_per_step: int, on_written: Callable[[], None]) -> None:
+    def __init__(self, output: OutputFolder, frames_per_step: int, on_written: Callable[[], None]) -> None:
         self._output = output
         self._on_written = on_written
         size = max(1, _QUEUE_FRAMES // frames_per_step)
@@ -70,7 +70,7 @@ class WriteBehind:
         await self._send.send(results)
 
 
-def write(output: Output, results: Results) -> None:
+def write(output: OutputFolder, results: Results) -> None:
     """Write the results of one step, then the checkpoint."""
     output.add(results.outcomes)
     if results.resume is not None:

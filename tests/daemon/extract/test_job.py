@@ -42,7 +42,7 @@ from ...deadlines import scaled
 from ..records import features_of, is_end
 from ..service_rig import camera, receive_until, running, subscriber, write_config, write_frames
 
-Add = Callable[[extract_output.Output, Sequence[Outcome]], None]
+Add = Callable[[extract_output.OutputFolder, Sequence[Outcome]], None]
 SCENE = "synthetic:?width=64&height=48&frames=40"
 
 
@@ -163,7 +163,7 @@ def test_an_index_lists_unreadable_images_wherever_its_job_was_stopped(
         if number in (1, 9):
             path.write_bytes(b"not an image")
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 8))
+        patch.setattr(extract_output.OutputFolder, "add", _breaking(extract_output.OutputFolder.add, 8))
         with pytest.raises(Killed):
             play(wanted(tmp_path, tmp_path / "images"))
     stopped = index_of(tmp_path / "out")
@@ -217,7 +217,7 @@ class Killed(Exception):
 def _breaking(add: Add, after: int) -> Add:
     left = iter(range(after))
 
-    def add_some(self: extract_output.Output, outcomes: Sequence[Outcome]) -> None:
+    def add_some(self: extract_output.OutputFolder, outcomes: Sequence[Outcome]) -> None:
         if next(left, None) is None:
             raise Killed
         add(self, outcomes)
@@ -231,7 +231,7 @@ def test_a_job_that_breaks_off_after_any_step_resumes_to_the_same_numbers(
 ) -> None:
     """In the first block, at the end of an epoch, and much later. The state is saved after every step."""
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, after))
+        patch.setattr(extract_output.OutputFolder, "add", _breaking(extract_output.OutputFolder.add, after))
         with pytest.raises(Killed):
             play(wanted(tmp_path))
     before = index_of(tmp_path / "out")
@@ -252,7 +252,7 @@ def test_a_job_with_several_frames_a_step_resumes_to_the_same_numbers_as_one_by_
     play(replace(settings, out=tmp_path / "runs"))
     play(replace(settings, out=tmp_path / "single", run_frames=1))
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 5))
+        patch.setattr(extract_output.OutputFolder, "add", _breaking(extract_output.OutputFolder.add, 5))
         with pytest.raises(Killed):
             play(settings)
     assert 0 < index_of(tmp_path / "out").frames < 22
@@ -301,7 +301,7 @@ def test_the_state_of_delta_blocks_is_restored_too(tmp_path: Path, monkeypatch: 
     settings = replace(settings, model=replace(settings.model, network=network))
     play(replace(settings, out=tmp_path / "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 4))
+        patch.setattr(extract_output.OutputFolder, "add", _breaking(extract_output.OutputFolder.add, 4))
         with pytest.raises(Killed):
             play(settings)
     assert "resuming at frame" in play(settings)[1]
@@ -318,7 +318,7 @@ def test_the_model_runs_on_while_a_shard_is_written(tmp_path: Path, monkeypatch:
             later.set()
         return step(prefetcher, frames, engine)
 
-    def slow(output: extract_output.Output, results: write_behind.Results) -> None:
+    def slow(output: extract_output.OutputFolder, results: write_behind.Results) -> None:
         met.append(later.wait(scaled(10)))
         write(output, results)
 
@@ -414,7 +414,7 @@ def test_a_recording_that_has_become_shorter_is_not_taken_for_complete(
 ) -> None:
     paths = write_frames(tmp_path / "images", 8)
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 6))
+        patch.setattr(extract_output.OutputFolder, "add", _breaking(extract_output.OutputFolder.add, 6))
         with pytest.raises(Killed):
             play(wanted(tmp_path, tmp_path / "images"))
     for path in paths[2:]:

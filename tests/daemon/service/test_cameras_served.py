@@ -29,6 +29,10 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+async def nothing(records: list[Record]) -> None:
+    return
+
+
 def stop() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -92,13 +96,59 @@ def test_a_frame_that_does_not_fit_the_model_is_counted_and_logged_with_the_reas
     config = write_config(tmp_path, camera("a", folder, mode="lossless"), service="exit_when_done = true")
     service = InProcessService(tmp_path, config=config)
 
-    async def act(records: list[Record]) -> None:
-        return
-
     with capture_logs() as log:
-        assert service.run(act) == ExitCode.OK
+        assert service.run(nothing) == ExitCode.OK
     (end,) = ends_of(service.records)
     assert (end.captured_total, end.published_total, end.dropped_total, end.failed_total) == (6, 3, 0, 3)
     lines = [line for line in log if line["event"] == "frame failed"]
     assert [(line["camera"], line["source_seq"]) for line in lines] == [("a", 1)]
     assert "3000" in str(lines[0]["reason"])
+
+
+def test_failed_frames_are_logged_and_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    write_frames(folder, 4)
+    (folder / "frame4.png").write_bytes(b"")
+    assert cv2.imwrite(str(folder / "frame5.png"), np.zeros((4000, 2, 3), np.uint8))  # fits no model
+    service = InProcessService(tmp_path, config=write_config(tmp_path, camera("walk", folder, mode="lossless")))
+    with capture_logs() as log:
+        assert service.run(nothing) == ExitCode.OK
+    (end,), last = ends_of(service.records), statuses_of(service.records)[-1]
+    assert (end.captured_total, end.published_total, end.failed_total) == (6, 4, 2)
+    assert last.decode_errors_total == 1
+    assert last.last_frame_age_s is not None
+    warnings = [line for line in log if line["log_level"] == "warning" and line.get("camera") == "walk"]
+    assert [line["event"] for line in warnings] == [
+        f"left out: {folder}/frame4.png: the file is empty",
+        "frame failed",
+    ]
+    assert "4000" in str(warnings[1]["reason"])
+
+
+def test_a_reload_replaces_cameras_and_the_others_lose_nothing(tmp_path: Path) -> None:
+    stays = camera("stays", SOURCE, mode="lossless")
+    config = write_config(tmp_path, stays + camera("goes", SOURCE))
+    service = InProcessService(tmp_path, config=config)
+
+    async def act(records: list[Record]) -> None:
+        await until(lambda: any(map(record_of("stays", 5), records)))
+        write_config(tmp_path, stays + camera("comes", SOURCE))
+        reload()
+        await until(lambda: any(map(record_of("comes"), records)))
+        config.write_text("[publish]\nbuffer_md = 3\n")
+        reload()
+        await until(lambda: any("keeping the old one" in line["event"] for line in log))
+        seq = features_of(records, "stays")[-1].seq
+        await until(lambda: any(map(record_of("stays", seq + 1), records)))
+        ended_before_the_stop.extend(end.camera for end in ends_of(records))
+        stop()
+
+    ended_before_the_stop: list[str] = []
+    with capture_logs() as log:
+        assert service.run(act) == ExitCode.OK
+    assert ended_before_the_stop == ["goes"]
+    published = features_of(service.records, "stays")
+    assert not any(record.gaps for record in published)
+    assert [record.seq for record in published] == list(range(len(published)))
+    (problem,) = (line for line in log if "keeping the old one" in line["event"])
+    assert "buffer_mb" in str(problem)

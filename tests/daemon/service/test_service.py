@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
-from retinad.client import EndRecord, FeaturesRecord, HelloRecord, Kind, Record, StatusRecord
+from retinad.client import EndRecord, FeaturesRecord, HelloRecord, Kind, Record
 
 from ...deadlines import scaled
 from ..records import features_of, is_end, record_of
@@ -126,32 +125,6 @@ def test_no_status_of_a_camera_follows_its_end(tmp_path: Path) -> None:
     assert {record.camera for record in after if not isinstance(record, HelloRecord)} == {"a", "b"} - {first.camera}
 
 
-def test_a_reload_replaces_cameras_and_the_others_lose_nothing(tmp_path: Path) -> None:
-    stays = camera("stays", "synthetic:?fps=40&width=160&height=120", mode="lossless")
-    config = write_config(tmp_path, stays + camera("goes", "synthetic:?fps=40&width=160&height=120"))
-    with subscriber(tmp_path) as records_in, running(config) as service:
-        receive_until(records_in, record_of("stays", 5))
-        write_config(tmp_path, stays + camera("comes", "synthetic:?fps=40&width=160&height=120"))
-        service.process.send_signal(signal.SIGHUP)
-        records = receive_until(records_in, record_of("comes"))
-        records += receive_until(records_in, lambda record: isinstance(record, FeaturesRecord) and record.seq >= 5)
-
-        config.write_text("[publish]\nbuffer_md = 3\n")
-        service.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + scaled(5)
-        while not any("keeping the old one" in str(line["event"]) for line in service.events()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        records += receive_until(records_in, record_of("stays"))
-        assert service.stop()[0] == 0
-    assert [record.camera for record in records if isinstance(record, EndRecord)] == ["goes"]
-    assert not any(record.gaps for record in features_of(records, "stays"))
-    seqs = [record.seq for record in features_of(records, "stays")]
-    assert seqs == list(range(seqs[0], seqs[0] + len(seqs)))
-    (problem,) = (line for line in service.events() if "keeping the old one" in str(line["event"]))
-    assert "buffer_mb" in str(problem)
-
-
 def test_a_signal_to_the_whole_unit_begins_new_epochs_and_costs_no_record(tmp_path: Path) -> None:
     """`systemctl kill` signals the capture processes too."""
     source = "synthetic:?fps=40&width=160&height=120"
@@ -175,28 +148,6 @@ def test_a_signal_to_the_whole_unit_begins_new_epochs_and_costs_no_record(tmp_pa
         assert (one.epoch, one.epoch_frame) == first
     (line,) = (line for line in service.events() if line["event"] == "streams begin new epochs")
     assert line["cameras"] == ["with", "without"]
-
-
-def test_failed_frames_are_logged_and_counted(tmp_path: Path) -> None:
-    folder = tmp_path / "images"
-    write_frames(folder, 4)
-    (folder / "frame4.png").write_bytes(b"")
-    assert cv2.imwrite(str(folder / "frame5.png"), np.zeros((4000, 2, 3), np.uint8))  # fits no model
-    config = write_config(tmp_path, camera("walk", folder, mode="lossless"))
-    with subscriber(tmp_path) as records_in, running(config) as service:
-        records = receive_until(records_in, is_end)
-        assert service.wait() == 0
-    end, last = records[-1], [record for record in records if isinstance(record, StatusRecord)][-1]
-    assert isinstance(end, EndRecord)
-    assert (end.captured_total, end.published_total, end.failed_total) == (6, 4, 2)
-    assert last.decode_errors_total == 1
-    assert last.last_frame_age_s is not None
-    warnings = [line for line in service.events() if line["level"] == "warning" and line.get("camera") == "walk"]
-    assert [line["event"] for line in warnings] == [
-        f"left out: {folder}/frame4.png: the file is empty",
-        "frame failed",
-    ]
-    assert "4000" in str(warnings[1]["reason"])
 
 
 def test_the_exit_code_tells_that_every_source_failed(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Streams survive a restart of the service exactly, or the log says why not; a stop stays quick."""
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -110,11 +109,16 @@ def test_nothing_is_saved_unless_configured(tmp_path: Path) -> None:
 
 def test_a_source_that_ended_leaves_no_snapshot(tmp_path: Path) -> None:
     write_frames(tmp_path / "images", 4)
+    (tmp_path / "state" / "streams").mkdir(parents=True)
     config = write_config(tmp_path, camera("a", tmp_path / "images", mode="lossless"), service=KEEP)
-    with running(config) as service:
-        assert service.wait(30) == 0
+
+    async def act(records: list[Record]) -> None:
+        return
+
+    service = InProcessService(tmp_path, config=config)
+    assert service.run(act) == ExitCode.OK
+    assert len(features_of(service.records)) == 4
     assert not list((tmp_path / "state" / "streams").iterdir())
-    shutil.rmtree(tmp_path / "state")
 
 
 # In the worker
