@@ -1,1 +1,1 @@
-"""The process: command line, configuration, logs, systemd, and the service that opens all parts."""
+"""The process: command line, configuration, logs, systemd, and the service that connects all parts."""

@@ -1,4 +1,4 @@
-"""Where the process begins: what must come before all imports, which take longer than a signal."""
+"""The entry point: what must happen before all other imports, since a signal can arrive while these run."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ import sys
 def main() -> None:
     """Run this process's command line and exit."""
     if sys.argv[1:2] == ["run"]:
-        # Would end the process until the service listens: blocked, they wait till then.
+        # Until the service handles them they would end the process: blocked, they stay pending.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGUSR1})
     from .cli.app import main as run_command_line
 

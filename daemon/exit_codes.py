@@ -1,36 +1,40 @@
-"""How the process ends, in the numbers of sysexits.h, which the unit's restart policy relies on."""
+"""The exit codes of all commands, in the numbers of sysexits.h. The systemd unit's restart policy relies on them."""
 
 from enum import IntEnum
+from typing import Self
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command."""
+    """Exit codes of every command.
 
-    OK = 0
-    """Told to stop, or every source has played (`exit_when_done`)."""
-    USAGE = 64
-    """The command line is wrong."""
-    NO_INPUT = 66
-    """No source gave anything."""
-    UNAVAILABLE = 69
-    """A port is in use, or a device is not there: trying again may help."""
-    FAULT = 70
-    """A fault in retinad or in the device."""
-    CANNOT_CREATE = 73
-    """What a job is to write cannot be made, or holds something else."""
-    IO_ERROR = 74
-    """Writing failed on the way, such as on a full disk."""
-    INCOMPLETE = 75
-    """A job was stopped before its end: the same command goes on."""
-    CONFIG = 78
-    """The config is wrong: trying again cannot help."""
+    Attributes:
+        meaning: the code in words, for the help.
+    """
+
+    meaning: str
+
+    OK = 0, "stopped on request, or every source has ended (`exit_when_done`)"
+    USAGE = 64, "the command line is wrong"
+    NO_INPUT = 66, "no source delivered a frame"
+    UNAVAILABLE = 69, "a port is in use or a device is missing: trying again may help"
+    FAULT = 70, "a fault in retinad or in the device"
+    CANNOT_CREATE = 73, "the output of a job cannot be created, or holds something else"
+    IO_ERROR = 74, "writing failed, for example because the disk is full"
+    INCOMPLETE = 75, "a job was stopped early: the same command resumes it"
+    CONFIG = 78, "the config is wrong: trying again cannot help"
+
+    def __new__(cls, value: int, meaning: str) -> Self:
+        member = int.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
 
 
 class JobError(Exception):
-    """A command cannot go on; the message says why and what to do, and holds no secret.
+    """A command cannot continue. The message says why and what to do, and holds no secret.
 
     Attributes:
-        code: how the process ends.
+        code: the exit code of the process.
     """
 
     def __init__(self, code: ExitCode, message: str) -> None:

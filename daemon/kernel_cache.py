@@ -1,8 +1,9 @@
-"""Where compiled kernels are kept between starts: libraries learn it from variables that are set before their import.
+"""Keeps compiled kernels between starts: sets the variables that tell libraries where, before these are imported.
 
 Checked against Triton 3.7 (which reads its variable at each compilation) and FlashInfer 0.6.13 (which reads its own
-when it is imported, and keeps its files in `.cache/flashinfer` below). torch.compile is not used. This is one of the
-three files that read the process's environment (the others are `config.py` and `systemd.py`), and it changes it.
+when it is imported, and keeps its files below it in `.cache/flashinfer`). torch.compile is not used. This is one of the
+few files that read the process's environment (the others are `config/load.py`, `config/job.py` and `systemd.py`), and
+the only one that changes it.
 """
 
 import os
@@ -19,7 +20,7 @@ from .config.directories import DirectoryError, find_directories, make_private
 VARIABLES = MappingProxyType(
     {"TRITON_CACHE_DIR": "triton", "FLASHINFER_WORKSPACE_BASE": "flashinfer", "CUDA_CACHE_PATH": "cuda"}
 )
-"""The folder below the cache directory, by the variable that names it; read-only."""
+"""Subfolders of the cache directory, by the variable that names them to a library. Read-only."""
 
 _COMPILED = frozenset({".cubin", ".so"})
 _NEVER_EMPTY = _COMPILED | {".ptx", ".json", ".o"}
@@ -30,9 +31,9 @@ class KernelCache:
     """The folder that holds compiled kernels.
 
     Attributes:
-        folder: where, or None where the operator has named other places for all of them.
+        folder: the folder, or None if the operator has set all variables.
         problem: why the kernels of this run are not kept, or None if they are.
-        removed: folders of kernels that were damaged, and are compiled again.
+        removed: number of folders with damaged kernels, which were removed and will be compiled again.
     """
 
     folder: Path | None
@@ -40,18 +41,18 @@ class KernelCache:
     removed: int = 0
 
     def compiled(self) -> int:
-        """Compiled kernels in it now."""
+        """The number of compiled kernels in the folder now."""
         return sum(path.suffix in _COMPILED for path in _files(self.folder))
 
 
 def keep_kernels(stack: ExitStack, environment: MutableMapping[str, str] = os.environ) -> KernelCache:
-    """Let libraries keep compiled kernels in the service's cache directory; call it before any of them is imported.
+    """Make libraries keep compiled kernels in the service's cache directory. Call it before any of them is imported.
 
-    A variable that is set already stays as it is. Where the directory cannot be used, a temporary one takes its place.
+    A variable that is already set is left unchanged. If the directory cannot be used, a temporary one replaces it.
 
     Args:
         stack: removes the temporary folder when it closes.
-        environment: gets the variables.
+        environment: where the variables are set.
     """
     missing = [name for name in VARIABLES if not environment.get(name)]
     if not missing:
@@ -69,17 +70,17 @@ def _open(folder: Path, stack: ExitStack) -> KernelCache:
     except DirectoryError as error:
         problem = str(error)
     except OSError as error:
-        problem = f"the folder {folder} cannot be mended: {error.strerror}"
+        problem = f"damaged kernels in {folder} cannot be removed: {error.strerror}"
     return KernelCache(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retinad-cache-"))), problem)
 
 
 def _remove_damaged(folder: Path) -> int:
-    # A machine that loses its power leaves files that were never written out: they have their names, and are empty.
-    # A library would fail on them at every start. What else belongs to such a kernel goes too: Triton trusts a folder
-    # that has its description.
+    # A power failure leaves files whose contents were never written to disk: they exist, but are empty. A library would
+    # fail on them at every start. The whole folder of such a kernel is removed: Triton trusts a folder that has its
+    # description.
     places = {path.parent for path in _files(folder) if path.suffix in _NEVER_EMPTY and not path.stat().st_size}
     for place in places:
-        if place.exists():  # it may lie in one that is gone already
+        if place.exists():  # it may be inside one that was just removed
             shutil.rmtree(place)
     return len(places)
 

@@ -1,4 +1,4 @@
-"""The versions of retinad and of the libraries below it, without importing them."""
+"""Finds the versions of retinad and of its libraries, without importing them."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +17,7 @@ _PARTS = (
 
 
 def find_versions() -> dict[str, str]:
-    """Versions by the name of the distribution, `retinad` first; of what is not installed, nothing (but of retinad)."""
+    """Versions by distribution name, `retinad` first. Libraries that are not installed are left out."""
     found = {"retinad": "unknown", "python": platform.python_version()}
     for name in _PARTS:
         try:

@@ -1,6 +1,6 @@
-"""Which settings of a model cannot run together, or with the installed packages: known before anything is loaded.
+"""Checks which settings of a model cannot run together, or with the installed packages, before anything is loaded.
 
-What only the device itself can tell, such as that it is too old, is left to what opens it. Imports no torch.
+What only the device itself can tell, such as that it is too old, is left to the code that opens it. Imports no torch.
 """
 
 import importlib.util
@@ -12,20 +12,20 @@ from .config import ModelConfig
 from .errors import ModelError
 
 HEAD_DIMS = (64, 128)
-"""Channels of a head that Triton's and FlashInfer's kernels are used with."""
+"""Head dimensions (channels / heads) that the Triton and FlashInfer kernels support."""
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class ConfigFault:
     """A setting that cannot run.
 
     Attributes:
-        key: its field in `ModelConfig`, which is its key in a config file, too.
-        reason: why it cannot.
+        field: its field in `ModelConfig`.
+        reason: why it cannot run.
         advice: what to do.
     """
 
-    key: str
+    field: str
     reason: str
     advice: str
 
@@ -33,61 +33,66 @@ class Conflict:
         return f"{self.reason}: {self.advice}"
 
 
-def find_conflicts(config: ModelConfig) -> tuple[Conflict, ...]:
-    """All that can be known against a config whose device and number format are chosen."""
+def find_conflicts(config: ModelConfig) -> tuple[ConfigFault, ...]:
+    """Find everything that rules out a config whose device and number format are chosen."""
     triton = config.attention in {"auto", "triton"} and kernel_obstacle("triton", config) is None
     return attention_conflicts(config) + execution_conflicts(config, fusing_obstacle(config, triton=triton))
 
 
-def refuse(conflicts: Sequence[Conflict]) -> None:
-    """Raise ModelError if there are any conflicts."""
-    if conflicts:
-        raise ModelError("; ".join(map(str, conflicts)))
+def refuse(faults: Sequence[ConfigFault]) -> None:
+    """Raise ModelError if there are any faults."""
+    if faults:
+        raise ModelError("; ".join(map(str, faults)))
 
 
-def attention_conflicts(config: ModelConfig) -> tuple[Conflict, ...]:
-    """What is known against the attention backend that the config names."""
+def attention_conflicts(config: ModelConfig) -> tuple[ConfigFault, ...]:
+    """Find what rules out the attention backend that the config names."""
     if config.attention not in {"triton", "flashinfer"}:
         return ()
     kernels: Literal["triton", "flashinfer"] = "triton" if config.attention == "triton" else "flashinfer"
     obstacle = kernel_obstacle(kernels, config)
-    return () if obstacle is None else (Conflict("attention", obstacle, "set attention = 'dense'"),)
+    return () if obstacle is None else (ConfigFault("attention", obstacle, "set attention = 'dense'"),)
 
 
-def execution_conflicts(config: ModelConfig, obstacle: str | None) -> tuple[Conflict, ...]:
-    """What is known against the execution that the config names, and against what needs it; see `fusing_obstacle`."""
-    conflicts = []
+def execution_conflicts(config: ModelConfig, obstacle: str | None) -> tuple[ConfigFault, ...]:
+    """Find what rules out the configured execution, and the memory format that depends on it.
+
+    Args:
+        config: the model.
+        obstacle: the result of `fusing_obstacle`.
+    """
+    faults = []
     if obstacle is not None and config.execution in {"fused", "captured"}:
         reason = f"execution {config.execution!r} is not possible: {obstacle}"
-        conflicts.append(Conflict("execution", reason, "set execution = 'auto'"))
+        faults.append(ConfigFault("execution", reason, "set execution = 'auto'"))
     if config.memory_dtype != "auto" and (obstacle is not None or config.execution == "plain"):
-        reason = f"memory_dtype {config.memory_dtype!r} needs fused execution: {obstacle or 'it is plain'}"
-        conflicts.append(Conflict("memory_dtype", reason, "set memory_dtype = 'auto'"))
-    return tuple(conflicts)
+        reason = f"memory_dtype {config.memory_dtype!r} needs fused execution: {obstacle or 'execution is plain'}"
+        faults.append(ConfigFault("memory_dtype", reason, "set memory_dtype = 'auto'"))
+    return tuple(faults)
 
 
 def kernel_obstacle(kernels: Literal["triton", "flashinfer"], config: ModelConfig) -> str | None:
-    """Why attention's kernels cannot run, or None where nothing is known against them."""
+    """The reason why these attention kernels cannot run, or None if none is known."""
     head_dim = config.network.channels // config.network.heads
     if not config.device.startswith("cuda"):
         return f"{kernels} runs on CUDA, not on {config.device}"
     if config.dtype == "float32":
-        return f"{kernels} attends in float16 or bfloat16, not in {config.dtype}"
+        return f"{kernels} supports float16 and bfloat16, not {config.dtype}"
     if kernels == "flashinfer" and config.memory_dtype != "auto":
-        return f"flashinfer reads no memory in {config.memory_dtype}"
+        return f"flashinfer does not support a KV cache in {config.memory_dtype}"
     if head_dim not in HEAD_DIMS:
-        return f"{kernels} is used with heads of 64 or 128 channels, not {head_dim}"
+        return f"{kernels} supports heads of 64 or 128 channels, not {head_dim}"
     if importlib.util.find_spec(kernels) is None:
         return f"{kernels} is not installed (it comes with retinad[gpu])"
     return None
 
 
 def fusing_obstacle(config: ModelConfig, *, triton: bool) -> str | None:
-    """Why fused kernels, or the graphs that are asked for, cannot run; None where nothing is known against them.
+    """The reason why fused kernels, or the requested CUDA graphs, cannot run; None if none is known.
 
     Args:
         config: the model.
-        triton: whether Triton's kernel attends.
+        triton: whether attention runs on the Triton kernel.
     """
     if not config.network.depth:
         return "a network of depth 0 has nothing to fuse"

@@ -1,34 +1,46 @@
-"""Says in which fields two values of one dataclass differ, by the config's keys: why a file does not fit the config."""
+"""Compares two values of one dataclass field by field: which settings changed since a file was written."""
 
-import re
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-
-_TABLES = re.compile(r"^(?:model\.)?(?:network|output)\.")
-_NAMES = {
-    "model.name": "model.preset",
-    "model_name": "model.preset",
-    "image_width": "model.image_width",
-    "model.weights": "weights",
-    "model.layers": "global blocks that run",
-}
-"""What a field is called that is no key of the config, or one of another name."""
+from dataclasses import dataclass, fields, is_dataclass
 
 
-def differences(there: object, here: object, name: str = "") -> Iterator[str]:
-    """`stream.window was 8, is 16` for each field that differs, in the order of the fields of `here`."""
-    if is_dataclass(there) and is_dataclass(here):
-        for field in fields(here):
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field with two different values.
+
+    Attributes:
+        field: dotted path of the field, such as `stream.window`.
+        was: the old value.
+        now: the new value.
+    """
+
+    field: str
+    was: object
+    now: object
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.change}"
+
+    @property
+    def change(self) -> str:
+        """The two values in words: `was 8, is 16`."""
+        return f"was {_shown(self.was)}, is {_shown(self.now)}"
+
+
+def differences(was: object, now: object, name: str = "") -> Iterator[Difference]:
+    """Yield each field that differs, in the order of the fields of `now`.
+
+    Args:
+        was: the old value.
+        now: the new value, of the same dataclass.
+        name: the path of the value itself, put before the names of its fields.
+    """
+    if is_dataclass(was) and is_dataclass(now):
+        for field in fields(now):
             inner = f"{name}.{field.name}" if name else field.name
-            yield from differences(getattr(there, field.name), getattr(here, field.name), inner)
-    elif there != here:
-        yield f"{config_key(name)} was {_shown(there)}, is {_shown(here)}"
-
-
-def config_key(field: str) -> str:
-    """The key of the config that a field comes from: `model.pool` for `model.output.pool`, which is in no file."""
-    key = field.replace("output.dtype", "output.output_dtype").replace("stream.retention.", "stream.")
-    return _NAMES.get(key, _TABLES.sub("model.", key))
+            yield from differences(getattr(was, field.name), getattr(now, field.name), inner)
+    elif was != now:
+        yield Difference(name, was, now)
 
 
 def _shown(value: object) -> str:

@@ -9,7 +9,10 @@ PipelineError
 └── PublishError    an endpoint cannot be bound or used
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
+
+from .config_diff import Difference
 
 
 class PipelineError(Exception):
@@ -61,8 +64,27 @@ class DeviceError(ModelError):
 
 
 class StateError(PipelineError):
-    """A stream's memory cannot be saved, or a file does not match the stream; the message says why."""
+    """A stream's memory cannot be saved, or a file does not match the stream; the message says why.
+
+    Attributes:
+        message: the text without the differences.
+        differences: the settings in which the file and the stream differ; empty if that is not the reason.
+    """
+
+    def __init__(self, message: str, differences: Sequence[Difference] = ()) -> None:
+        self.message = message
+        self.differences = tuple(differences)
+        super().__init__(f"{message}: {'; '.join(map(str, differences))}" if differences else message)
 
 
 class PublishError(PipelineError):
-    """An endpoint cannot be bound or used."""
+    """An endpoint or a key cannot be used as configured.
+
+    Attributes:
+        field: the field of `PublishConfig` that is at fault, such as `endpoints` or `curve.authorized_keys_dir`; None
+            where no field is.
+    """
+
+    def __init__(self, reason: str, field: str | None = None) -> None:
+        super().__init__(reason)
+        self.field = field

@@ -1,1 +1,1 @@
-"""`retinad bench`: times the model alone, and the way from a camera to a subscriber."""
+"""`retinad bench`: measures the model alone, and the path from a camera to a subscriber."""

@@ -1,7 +1,7 @@
-"""The whole path: the real service with synthetic cameras, and a subscriber in a process of its own.
+"""Benchmark end to end: the real service with synthetic cameras, and a subscriber in its own process.
 
-The engine is measured alone before the service gets it, in the worker's thread: weights are loaded once, and the rate
-of the cameras can follow from what a step takes.
+The engine is measured alone first, in the worker's thread, and then passed to the service: weights are loaded once, and
+the cameras' frame rate can be derived from the duration of a step.
 """
 
 import subprocess
@@ -28,15 +28,15 @@ from ..versions import find_versions
 from .engine import measure_engine
 from .plan import BenchPlan
 from .results import BenchError, EngineResult, PathResult, Percentiles
-from .subscriber import Heard, Noticed
+from .subscriber import Received, RecordTiming
 
 _PATIENCE_S = 10.0
-"""How long after the service's end the subscriber may take to hear of it."""
+"""Seconds that the subscriber may need, after the service has ended, to receive all `end` messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Both measurements of a run, and what ran."""
+    """Both measurements of a run, and the model."""
 
     model: ModelDescription
     engine: EngineResult
@@ -51,7 +51,7 @@ class _Alone:
 
 
 class _BenchDependencies:
-    """The service's edges: an engine that was measured on its way in, and cameras at the rate that follows from it."""
+    """Dependencies of the service: an engine that is measured first, and cameras at a rate derived from the result."""
 
     def __init__(self, plan: BenchPlan) -> None:
         self._plan = plan
@@ -75,20 +75,20 @@ class _BenchDependencies:
 
 
 def measure(plan: BenchPlan, config: ServiceConfig) -> Measured:
-    """Measure the engine, then the whole path.
+    """Measure the engine, then end to end.
 
     Args:
         plan: what to measure.
-        config: the service's, as `plan.service` gives it.
+        config: the service's config, from `plan.service`.
 
     Raises:
-        BenchError: the run was interrupted, or gave nothing to measure.
+        BenchError: the run was interrupted, or there was nothing to measure.
         ModelError, DeviceError, PublishError: as from `serve`.
     """
     dependencies = _BenchDependencies(plan)
     endpoint = config.publish.endpoints[0]
     command = [sys.executable, "-P", "-m", f"{__package__}.subscriber", endpoint, str(plan.cameras)]
-    # In a session of its own: Ctrl-C is for the service, which ends the subscriber.
+    # In its own session: Ctrl-C reaches only the service, whose end also ends the subscriber.
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
     ) as listener:
@@ -96,25 +96,26 @@ def measure(plan: BenchPlan, config: ServiceConfig) -> Measured:
             _serve(config, dependencies)
             alone = dependencies.alone
             if alone is None:
-                raise BenchError("it was stopped before anything was measured")
-            heard = _hear(listener)
+                raise BenchError("stopped before anything was measured")
+            received = _receive(listener)
         finally:
             with suppress(ProcessLookupError):
                 listener.kill()
-    return Measured(alone.model, alone.result, summarize(heard, plan, alone.fps))
+    return Measured(alone.model, alone.result, summarize(received, plan, alone.fps))
 
 
-def summarize(heard: Heard, plan: BenchPlan, fps: float) -> PathResult:
-    """What the subscriber's notes say of the time in which every camera was running with a filled stream.
+def summarize(received: Received, plan: BenchPlan, fps: float) -> PathResult:
+    """Results over the time in which every camera was running with a full stream.
 
     Raises:
-        BenchError: there was no such time, as when most frames are dropped.
+        BenchError: there was no such time, for example because most frames were dropped.
     """
-    records = _steady(heard.records, plan)
+    records = _steady(received.records, plan)
     if len(records) < 2:
         raise BenchError(
-            f"of {heard.captured} frames {heard.published} were published ({heard.dropped} dropped, {heard.failed} "
-            f"failed) and {len(heard.records)} received: too few to measure; ask for more --steps or fewer --fps"
+            f"too few records to measure: of {received.captured} frames, {received.published} were published "
+            f"({received.dropped} dropped, {received.failed} failed) and {len(received.records)} received; "
+            "raise --steps or lower --fps"
         )
     seconds = (records[-1].receive_ns - records[0].receive_ns) / 1e9
     return PathResult(
@@ -128,15 +129,15 @@ def summarize(heard: Heard, plan: BenchPlan, fps: float) -> PathResult:
         preprocess_ms=_percentiles([record.preprocess_us for record in records]),
         model_ms=_percentiles([record.model_us for record in records]),
         publish_ms=_percentiles([record.publish_us for record in records]),
-        captured=heard.captured,
-        published=heard.published,
-        dropped=heard.dropped,
-        failed=heard.failed,
-        lost=heard.lost,
+        captured=received.captured,
+        published=received.published,
+        dropped=received.dropped,
+        failed=received.failed,
+        lost=received.lost,
     )
 
 
-def _steady(records: Sequence[Noticed], plan: BenchPlan) -> list[Noticed]:
+def _steady(records: Sequence[RecordTiming], plan: BenchPlan) -> list[RecordTiming]:
     filled: dict[str, list[int]] = {name: [] for name in plan.names}
     for record in records:
         if not record.warmup and (record.epoch or record.epoch_frame >= plan.fill_steps):
@@ -153,21 +154,21 @@ def _percentiles(microseconds: Sequence[float]) -> Percentiles:
 
 
 def _serve(config: ServiceConfig, dependencies: _BenchDependencies) -> None:
-    everything = Dependencies(
+    service = Dependencies(
         load_config=lambda: config,
         configure=lambda config: None,
         versions=find_versions(),
         make_engine=dependencies.make_engine,
         make_camera=dependencies.make_camera,
     )
-    anyio.run(serve, config, everything, Notifier({}))
+    anyio.run(serve, config, service, Notifier({}))
 
 
-def _hear(listener: "subprocess.Popen[bytes]") -> Heard:
+def _receive(listener: "subprocess.Popen[bytes]") -> Received:
     try:
         output, _ = listener.communicate(timeout=_PATIENCE_S)
     except subprocess.TimeoutExpired:
-        raise BenchError("the cameras did not play to their end: it was stopped, or the subscriber lost it") from None
+        raise BenchError("stopped before the cameras ended, or the subscriber missed their end") from None
     if listener.returncode:
         raise BenchError(f"the subscriber ended with code {listener.returncode}")
-    return msgspec.json.decode(output, type=Heard)
+    return msgspec.json.decode(output, type=Received)

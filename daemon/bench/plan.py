@@ -1,4 +1,4 @@
-"""What `retinad bench` will do, worked out from the config and the command line before anything runs."""
+"""The plan of `retinad bench`: derived from the config and the command line before anything runs."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,23 +10,23 @@ from retinad.pipeline.sources.spec import SyntheticSpec
 from ..config.load import ServiceConfig
 
 LIVE_FPS = 30.0
-"""What a live camera gives."""
+"""Frame rate of a live camera."""
 
 MARGIN = 0.8
-"""Share of what the engine can do that the cameras of the whole path ask of it, where that is less than `LIVE_FPS`."""
+"""Load of the end-to-end benchmark, as a share of the engine's maximum, if that is below `LIVE_FPS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """What to measure.
+    """The streams, the frames and the steps to measure.
 
     Attributes:
-        config: the service's config; its first camera says what a stream remembers and how pictures are fitted.
-        cameras: streams, at least 1.
-        size: width and height of their pictures.
-        steps: steps to measure, at least 2.
+        config: the service's config; its first camera sets the streams' memory and how images are resized.
+        cameras: number of streams, at least 1.
+        size: width and height of their frames.
+        steps: number of steps to measure, at least 2.
         window_full: whether to fill the streams' windows first.
-        fps: frames a second of each camera, or None for what the engine allows.
+        fps: frames per second of each camera, or None for what the engine allows.
     """
 
     config: ServiceConfig
@@ -38,7 +38,7 @@ class BenchPlan:
 
     @property
     def stream(self) -> StreamConfig:
-        """What each stream remembers."""
+        """Memory settings of each stream."""
         return self.config.cameras[0].stream
 
     @property
@@ -48,7 +48,7 @@ class BenchPlan:
 
     @property
     def fill_steps(self) -> int:
-        """Frames of each stream before anything is measured: its first block, or all that its window holds."""
+        """Frames of each stream before the measurement: its first block, or enough to fill its window."""
         stream = self.stream
         if not self.config.model.running_mixers:
             return 1
@@ -58,7 +58,7 @@ class BenchPlan:
         return min(frames, stream.epoch_frames) if stream.epoch_frames else frames
 
     def rate(self, step_s: float) -> float:
-        """Frames a second of each camera, where a step with a frame of each takes `step_s` seconds."""
+        """Frames per second of each camera, given the duration of a step with one frame of each."""
         return self.fps or min(LIVE_FPS, MARGIN / step_s)
 
     def spec(self, fps: float, seed: int) -> SyntheticSpec:
@@ -67,7 +67,7 @@ class BenchPlan:
         return SyntheticSpec(width=width, height=height, fps=fps, seed=seed, frames=self.fill_steps + self.steps)
 
     def service(self, folder: Path) -> ServiceConfig:
-        """The whole path's service: the config's model and queues, the plan's cameras, a socket in `folder`."""
+        """The config of the end-to-end benchmark: same model and queues, the plan's cameras, a socket in `folder`."""
         first = self.config.cameras[0]
         cameras = tuple(
             CameraConfig(

@@ -1,4 +1,4 @@
-"""What `retinad bench` measured and on what, as frozen values that JSON files keep and later runs are compared with."""
+"""Results of `retinad bench`, with settings and machine: frozen values, saved as JSON to compare later runs with."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from retinad.pipeline.config import DType, NetworkConfig, StreamConfig
 
 
 class BenchError(Exception):
-    """A measurement that cannot be made, or a file of an earlier one that cannot be read."""
+    """A measurement failed, or the report of an earlier one cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """How long something took, in milliseconds."""
+    """Percentiles of a duration, in milliseconds."""
 
     p50: float
     p95: float
@@ -25,30 +25,24 @@ class Percentiles:
 
     @classmethod
     def of(cls, milliseconds: Sequence[float]) -> Self:
-        """Of at least one measurement."""
+        """The percentiles of at least one measurement."""
         return cls(*(round(float(value), 3) for value in np.percentile(milliseconds, (50, 95, 99))))
 
 
 @dataclass(frozen=True, slots=True)
-class BenchSettings:
-    """What was asked for: two runs are alike if these are.
+class ModelSettings:
+    """The model and how it runs.
 
     Attributes:
-        model: the preset's name.
-        weights: where they are from; `random:<seed>` where they are random.
+        model: name of the preset.
+        weights: their origin; `random:<seed>` if they are random.
         device: `cpu` or `cuda:<n>`.
-        dtype, attention: what computes.
-        mixers: of each global block, how it mixes tokens over time.
-        network: the model's shape.
-        image_width: width in pixels of the picture that the model sees.
-        layers, tokens, output_dtype: what is published.
-        max_batch: frames in one forward at most.
-        cameras: streams, each with one frame in a step.
-        size: width and height of the cameras' pictures.
-        steps: steps measured, and frames a camera sends once its stream is filled.
-        window_full: whether the streams' windows were filled before anything was measured.
-        stream: what a stream remembers.
-        fps: frames a second asked of each camera, or None for what the step allows, at most 30.
+        dtype: dtype of the computation.
+        attention: attention backend.
+        mixers: for each global block, how it mixes tokens over time.
+        network: the network's shape.
+        image_width: width of the model's input images in pixels.
+        max_batch: most frames in one forward pass.
     """
 
     model: str
@@ -59,10 +53,31 @@ class BenchSettings:
     mixers: tuple[str, ...]
     network: NetworkConfig
     image_width: int
+    max_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSettings:
+    """The published features; see `OutputConfig`."""
+
     layers: tuple[int, ...]
     tokens: tuple[str, ...]
     output_dtype: DType
-    max_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The streams and frames.
+
+    Attributes:
+        cameras: number of streams, each with one frame in a step.
+        size: width and height of the cameras' frames.
+        steps: number of measured steps; also the frames that a camera sends once its stream is full.
+        window_full: whether the streams' windows were full before the measurement.
+        stream: memory settings of each stream.
+        fps: requested frames per second of each camera, or None for what the engine allows, at most 30.
+    """
+
     cameras: int
     size: tuple[int, int]
     steps: int
@@ -72,12 +87,21 @@ class BenchSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BenchSettings:
+    """The settings of a run. Two runs are comparable if these are equal."""
+
+    model: ModelSettings
+    output: OutputSettings
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
-    """What it ran on.
+    """The machine and the software versions.
 
     Attributes:
-        versions: of retinad and the libraries below it, by name.
-        cpu, cores: the processor, and how many of its cores this process may use.
+        versions: versions of retinad and its libraries, by name.
+        cpu, cores: name of the processor, and number of its cores that this process may use.
         gpu, driver: name of the GPU and version of its driver, or None on a CPU.
     """
 
@@ -90,19 +114,19 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class EngineResult:
-    """The engine alone: one frame of each stream in every step, one step after the other.
+    """Results of the engine alone: one frame of each stream in every step, one step after the other.
 
     Attributes:
-        fill_steps: steps before the measurement, which filled the streams.
-        steps: steps measured.
-        step_ms: wall time of a step, from pictures in memory to features in memory.
+        fill_steps: number of steps that filled the streams before the measurement.
+        steps: number of measured steps.
+        step_ms: wall time of a step, from images in memory to features in memory.
         steps_per_s, frames_per_s: over all measured steps.
         gpu_busy: share of the median step in which kernels or copies ran, or None on a CPU.
-        epochs_begun: memories made anew during the measurement, of all streams: each is emptier for a while.
-        state_bytes: the memory of one stream.
-        picture_bytes: pictures that one stream keeps for its next epoch.
-        peak_bytes: memory at its peak: what torch had allocated on a GPU, what the process held on a CPU.
-        reserved_bytes: what torch had taken of the GPU at its peak, or None on a CPU.
+        epochs_begun: epochs that began during the measurement, of all streams; their streams were not full for a while.
+        state_bytes: memory of one stream.
+        image_bytes: images that one stream keeps for its next epoch.
+        peak_bytes: peak memory: allocated by torch on a GPU, resident memory of the process on a CPU.
+        reserved_bytes: peak memory reserved by torch on a GPU, or None on a CPU.
     """
 
     fill_steps: int
@@ -113,32 +137,32 @@ class EngineResult:
     gpu_busy: float | None
     epochs_begun: int
     state_bytes: int
-    picture_bytes: int
+    image_bytes: int
     peak_bytes: int
     reserved_bytes: int | None
 
     @property
     def tail(self) -> float:
-        """The slowest steps over the usual ones: p99 / p50."""
+        """Ratio of the slowest steps to the median: p99 / p50."""
         return round(self.step_ms.p99 / self.step_ms.p50, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class PathResult:
-    """The whole path: capture processes, queues, worker, socket, and a subscriber in a process of its own.
+    """Results end to end: capture processes, queues, worker, socket, and a subscriber in its own process.
 
-    Latencies are of the records received while every camera was running with a filled stream.
+    Latencies are those of records received while every camera was running with a full stream.
 
     Attributes:
-        fps: frames a second that each camera gave.
-        records: records measured.
-        frames_per_s: records a second at the subscriber, of all cameras.
-        capture_to_publish_ms: from the frame's capture until its record is handed to the socket.
-        capture_to_receive_ms: until the subscriber has it.
-        outside_model_ms: capture to publish without the model's run.
-        queue_ms, preprocess_ms, model_ms, publish_ms: the parts of it, as the records' headers give them.
-        captured, published, dropped, failed: frames, over the whole run; dropped ones gave way to newer ones.
-        lost: records that did not reach the subscriber, which was too slow for them.
+        fps: frames per second of each camera.
+        records: number of measured records.
+        frames_per_s: records per second at the subscriber, of all cameras together.
+        capture_to_publish_ms: from the capture of a frame until its record is passed to the socket.
+        capture_to_receive_ms: from the capture until the subscriber has the record.
+        outside_model_ms: capture to publish, without the time in the model.
+        queue_ms, preprocess_ms, model_ms, publish_ms: phases of capture to publish, from the records' headers.
+        captured, published, dropped, failed: frames of the whole run; newer frames replaced the dropped ones.
+        lost: records that did not reach the subscriber because it was too slow.
     """
 
     fps: float
@@ -160,7 +184,7 @@ class PathResult:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """All of one run."""
+    """The report of one run."""
 
     settings: BenchSettings
     machine: Machine
@@ -184,11 +208,11 @@ def read_report(path: Path) -> BenchReport:
     """Read a report that `write_report` wrote.
 
     Raises:
-        BenchError: the file cannot be read, or is no such report.
+        BenchError: the file cannot be read, or is not a report of this version.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=BenchReport)
     except OSError as error:
         raise BenchError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BenchError(f"{path} is no report of this version's `retinad bench --json`: {error}") from error
+        raise BenchError(f"{path} is not a report of this version's `retinad bench --json`: {error}") from error

@@ -1,13 +1,13 @@
-"""`retinad bench`: how fast the model and the service are here, on synthetic cameras."""
+"""`retinad bench`: measures the model and the service on this machine, with synthetic cameras."""
 
 import os
 import subprocess
 import tempfile
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
+from retinad.pipeline.engine.device_usage import gpu_name
 from retinad.pipeline.errors import DeviceError, ModelError, PublishError
 
 from ..exit_codes import ExitCode
@@ -16,20 +16,30 @@ from ..logs.setup import open_log
 from ..versions import find_versions
 from .end_to_end import Measured, measure
 from .plan import BenchPlan
-from .results import BenchError, BenchReport, BenchSettings, Machine, read_report, write_report
+from .results import (
+    BenchError,
+    BenchReport,
+    BenchSettings,
+    Machine,
+    ModelSettings,
+    OutputSettings,
+    Workload,
+    read_report,
+    write_report,
+)
 from .table import print_comparison, print_report
 
 
 def bench(plan: BenchPlan, json_file: Path | None, compare: Path | None) -> ExitCode:
-    """Measure and print.
+    """Measure, and print the report.
 
     Args:
         plan: what to measure.
-        json_file: where to write it all, or None.
-        compare: a file that an earlier run wrote, whose figures to print beside these, or None.
+        json_file: where to write the report, or None.
+        compare: report of an earlier run to compare with, or None.
 
     Returns:
-        OK; UNAVAILABLE if it could not be measured, FAULT if the device failed: then standard error says why.
+        OK; UNAVAILABLE if the measurement failed, FAULT if the device failed; standard error has the reason.
     """
     console = Console(highlight=False)
     try:
@@ -48,10 +58,10 @@ def bench(plan: BenchPlan, json_file: Path | None, compare: Path | None) -> Exit
 
 
 def run_bench(plan: BenchPlan) -> BenchReport:
-    """Measure the engine alone and the whole path. Warnings go to standard error.
+    """Measure the engine alone, then end to end. Warnings go to standard error.
 
     Raises:
-        BenchError: the run was interrupted, or gave nothing to measure.
+        BenchError: the run was interrupted, or there was nothing to measure.
         ModelError, DeviceError, PublishError: as from `serve`.
     """
     with open_log(Redactor()) as log, tempfile.TemporaryDirectory(prefix="retinad-bench-") as folder:
@@ -69,35 +79,37 @@ def _fail(reason: str, code: ExitCode) -> ExitCode:
 def _settings(plan: BenchPlan, measured: Measured) -> BenchSettings:
     model, output = plan.config.model, plan.config.model.output
     return BenchSettings(
-        model=model.name,
-        weights=measured.model.weights,
-        device=model.device,
-        dtype=model.dtype,
-        attention=measured.model.attention,
-        mixers=measured.model.mixers,
-        network=model.network,
-        image_width=model.image_width,
-        layers=output.layers,
-        tokens=tuple(output.tokens),
-        output_dtype=output.dtype,
-        max_batch=model.max_batch,
-        cameras=plan.cameras,
-        size=plan.size,
-        steps=plan.steps,
-        window_full=plan.window_full,
-        stream=plan.stream,
-        fps=plan.fps,
+        model=ModelSettings(
+            model=model.name,
+            weights=measured.model.weights,
+            device=model.device,
+            dtype=model.dtype,
+            attention=measured.model.attention,
+            mixers=measured.model.mixers,
+            network=model.network,
+            image_width=model.image_width,
+            max_batch=model.max_batch,
+        ),
+        output=OutputSettings(layers=output.layers, tokens=tuple(output.tokens), output_dtype=output.dtype),
+        workload=Workload(
+            cameras=plan.cameras,
+            size=plan.size,
+            steps=plan.steps,
+            window_full=plan.window_full,
+            stream=plan.stream,
+            fps=plan.fps,
+        ),
     )
 
 
 def _machine(measured: Measured) -> Machine:
-    on_gpu = measured.model.device.startswith("cuda")
+    gpu = gpu_name(measured.model.device)
     return Machine(
         versions=find_versions(),
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)),
-        gpu=torch.cuda.get_device_name(measured.model.device) if on_gpu else None,
-        driver=_driver() if on_gpu else None,
+        gpu=gpu,
+        driver=None if gpu is None else _driver(),
     )
 
 
@@ -108,7 +120,7 @@ def _cpu() -> str:
 
 
 def _driver() -> str:
-    """NVIDIA's own number of it, which torch does not tell."""
+    """The version of NVIDIA's driver, which torch does not provide."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.split()

@@ -1,6 +1,6 @@
 """The subscriber of `retinad bench`, a process: `python -m retinad.daemon.bench.subscriber ENDPOINT CAMERAS`.
 
-It receives until so many cameras have ended, then writes what it noticed of each record to standard output.
+It receives until that many cameras have ended, then writes a summary of each record to standard output.
 """
 
 import sys
@@ -11,16 +11,16 @@ import msgspec
 from retinad.client import EndRecord, FeaturesRecord, Kind, Record, Subscriber
 
 
-class Noticed(msgspec.Struct, frozen=True, array_like=True):
-    """One record, as it came.
+class RecordTiming(msgspec.Struct, frozen=True, array_like=True):
+    """Summary of one record.
 
     Attributes:
-        camera: whose.
+        camera: its camera.
         epoch, epoch_frame: its place in the stream's memory.
         warmup: whether it waited for the rest of its stream's first block.
-        receive_ns: monotonic time at which it was there.
-        capture_to_publish_us, capture_to_receive_us: microseconds since its frame's capture.
-        queue_us, preprocess_us, model_us, publish_us: parts of the former.
+        receive_ns: monotonic time of its arrival.
+        capture_to_publish_us, capture_to_receive_us: microseconds since the capture of its frame.
+        queue_us, preprocess_us, model_us, publish_us: phases of the former.
     """
 
     camera: str
@@ -36,16 +36,16 @@ class Noticed(msgspec.Struct, frozen=True, array_like=True):
     publish_us: int
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """All that came.
+class Received(msgspec.Struct, frozen=True):
+    """Everything received.
 
     Attributes:
         records: the records.
-        lost: records that did not come.
-        captured, published, dropped, failed: what became of the frames, as the cameras' ends say.
+        lost: number of records that did not arrive.
+        captured, published, dropped, failed: frame counters, from the cameras' `end` messages.
     """
 
-    records: tuple[Noticed, ...]
+    records: tuple[RecordTiming, ...]
     lost: int
     captured: int
     published: int
@@ -53,9 +53,9 @@ class Heard(msgspec.Struct, frozen=True):
     failed: int
 
 
-def listen(endpoint: str, cameras: int) -> Heard:
-    """Receive until so many cameras have ended."""
-    noticed: list[Noticed] = []
+def listen(endpoint: str, cameras: int) -> Received:
+    """Receive until that many cameras have ended."""
+    timings: list[RecordTiming] = []
     ends: list[EndRecord] = []
     lost = 0
     with Subscriber(endpoint, kinds=(Kind.FEATURES, Kind.END)) as subscriber:
@@ -63,11 +63,11 @@ def listen(endpoint: str, cameras: int) -> Heard:
             record = subscriber.receive()
             lost += _lost(record)
             if isinstance(record, FeaturesRecord):
-                noticed.append(_notice(record, time.monotonic_ns()))
+                timings.append(_timing(record, time.monotonic_ns()))
             elif isinstance(record, EndRecord):
                 ends.append(record)
-    return Heard(
-        records=tuple(noticed),
+    return Received(
+        records=tuple(timings),
         lost=lost,
         captured=sum(end.captured_total for end in ends),
         published=sum(end.published_total for end in ends),
@@ -80,9 +80,9 @@ def _lost(record: Record) -> int:
     return sum(gap.count for gap in record.gaps if gap.kind == "wire_loss")
 
 
-def _notice(record: FeaturesRecord, now_ns: int) -> Noticed:
+def _timing(record: FeaturesRecord, now_ns: int) -> RecordTiming:
     parts = record.latency_us
-    return Noticed(
+    return RecordTiming(
         camera=record.camera,
         epoch=record.epoch,
         epoch_frame=record.epoch_frame,

@@ -1,4 +1,4 @@
-"""What `retinad bench` prints: the figures of a run, or what became of them since an earlier one."""
+"""Output of `retinad bench`: the figures of a run, and a comparison with an earlier one."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -16,9 +16,9 @@ class Figure:
     """One number of a report.
 
     Attributes:
-        part, name: where it belongs, and what it is.
+        part, name: what was measured.
         value: the number.
-        unit: of it.
+        unit: its unit.
     """
 
     part: str
@@ -28,7 +28,7 @@ class Figure:
 
 
 def figures(report: BenchReport) -> Iterator[Figure]:
-    """All numbers of a report that are worth comparing, in the order in which they are printed."""
+    """All numbers of a report that are compared, in the order of the table."""
     engine, path = report.engine, report.path
     yield from _percentiles("engine", "step", engine.step_ms)
     yield Figure("engine", "step p99 / p50", engine.tail, "")
@@ -36,8 +36,8 @@ def figures(report: BenchReport) -> Iterator[Figure]:
     yield Figure("engine", "frames", engine.frames_per_s, "/s")
     if engine.gpu_busy is not None:
         yield Figure("engine", "GPU busy", 100 * engine.gpu_busy, "%")
-    yield Figure("memory", "of one camera", engine.state_bytes / 2**20, "MiB")
-    yield Figure("memory", "its kept pictures", engine.picture_bytes / 2**20, "MiB")
+    yield Figure("memory", "one stream", engine.state_bytes / 2**20, "MiB")
+    yield Figure("memory", "its recent images", engine.image_bytes / 2**20, "MiB")
     yield Figure("memory", "peak, " + ("GPU" if engine.reserved_bytes else "process"), engine.peak_bytes / 2**20, "MiB")
     if engine.reserved_bytes is not None:
         yield Figure("memory", "peak reserved, GPU", engine.reserved_bytes / 2**20, "MiB")
@@ -55,7 +55,7 @@ def figures(report: BenchReport) -> Iterator[Figure]:
 
 
 def print_report(report: BenchReport, console: Console) -> None:
-    """Print what was measured, and on what."""
+    """Print the machine, the settings and the figures."""
     for line in describe(report):
         console.print(escape(line), soft_wrap=True)
     table = Table(box=box.SIMPLE)
@@ -69,10 +69,10 @@ def print_report(report: BenchReport, console: Console) -> None:
 
 
 def print_comparison(before: BenchReport, now: BenchReport, console: Console) -> None:
-    """Print each figure beside the earlier run's, with the ratio; what differs between the runs comes first."""
+    """Print the differences between the runs, then each figure beside the earlier one, with their ratio."""
     settings = list(differences(before.settings, now.settings))
     if settings:
-        console.print("NOT THE SAME SETTINGS: the ratios below compare different work:", style="bold red")
+        console.print("DIFFERENT SETTINGS: the ratios below compare different work:", style="bold red")
     for line in (*settings, *differences(before.machine, now.machine), *_rates(before, now)):
         console.print(escape(f"  {line}"), soft_wrap=True)
     earlier = {(figure.part, figure.name): figure.value for figure in figures(before)}
@@ -90,7 +90,7 @@ def print_comparison(before: BenchReport, now: BenchReport, console: Console) ->
 
 
 def differences(before: BenchSettings | Machine, now: BenchSettings | Machine) -> Iterator[str]:
-    """What differs, one line each: `cameras: 8 -> 1`."""
+    """The differences, one line each: `cameras: 8 -> 1`."""
     old, new = _values(asdict(before)), _values(asdict(now))
     for name in dict.fromkeys([*new, *old]):
         if old.get(name) != new.get(name):
@@ -98,39 +98,40 @@ def differences(before: BenchSettings | Machine, now: BenchSettings | Machine) -
 
 
 def describe(report: BenchReport) -> Iterator[str]:
-    """What ran on what, and how, in a few lines."""
-    settings, machine, engine, path = report.settings, report.machine, report.engine, report.path
+    """The machine, the model and the workload, in a few lines."""
+    model, workload = report.settings.model, report.settings.workload
+    machine, engine, path = report.machine, report.engine, report.path
     yield ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     gpu = f"{machine.gpu}, driver {machine.driver}" if machine.gpu else "no GPU"
     yield f"{gpu}; {machine.cpu}, {machine.cores} cores"
-    width, height = settings.size
-    mixers = ", ".join(f"{settings.mixers.count(name)} x {name}" for name in dict.fromkeys(settings.mixers)) or "none"
-    random = " (RANDOM: the features mean nothing)" if "random:" in settings.weights else ""
-    yield f"{settings.model} on {settings.device} in {settings.dtype}; weights {settings.weights}{random}"
-    yield f"mixers {mixers}; attention {settings.attention}"
-    cameras = f"{settings.cameras} camera{'s' * (settings.cameras != 1)}"
-    yield f"{cameras} of {width}x{height}, fitted to a width of {settings.image_width}"
-    filled = "windows filled by" if settings.window_full else "windows NOT full, after"
-    yield f"engine: {filled} {engine.fill_steps} steps, then {engine.steps} measured"
+    width, height = workload.size
+    mixers = ", ".join(f"{model.mixers.count(name)} x {name}" for name in dict.fromkeys(model.mixers)) or "none"
+    random = " (RANDOM: the features are meaningless)" if "random:" in model.weights else ""
+    yield f"{model.model} on {model.device} in {model.dtype}; weights {model.weights}{random}"
+    yield f"mixers {mixers}; attention {model.attention}"
+    cameras = f"{workload.cameras} camera{'s' * (workload.cameras != 1)}"
+    yield f"{cameras} of {width}x{height}, resized to a width of {model.image_width}"
+    windows = "windows full" if workload.window_full else "windows NOT full"
+    yield f"engine: {windows} after {engine.fill_steps} steps, then {engine.steps} measured"
     if engine.epochs_begun:
-        yield f"engine: {engine.epochs_begun} memories were made anew meanwhile, and were not full for a while"
+        yield f"engine: {engine.epochs_begun} epochs began in this time; their streams were not full for a while"
     yield (
-        f"path: {path.fps:g} frames/s a camera, {path.records} records measured; in all {path.captured} captured, "
+        f"path: {path.fps:g} frames/s per camera, {path.records} records measured; in total {path.captured} captured, "
         f"{path.published} published, {path.dropped} dropped, {path.failed} failed, {path.lost} lost on the way"
     )
 
 
 def _values(tree: Mapping[str, object]) -> dict[str, object]:
-    # The leaves, by their own names: `mixers` are in two places, and those that run are the outer ones.
+    # The leaves by name. `mixers` occurs twice: the outer one, which lists what runs, takes precedence.
     leaves = {name: value for name, value in tree.items() if not isinstance(value, dict)}
     for inner in tree.values():
         if isinstance(inner, dict):
-            leaves = leaves | _values(inner) | leaves  # the first gives the order, the last the values
+            leaves = leaves | _values(inner) | leaves  # the first operand sets the order, the last one the values
     return leaves
 
 
 def _shown(value: object) -> str:
-    # As the config writes it, without quotes.
+    # As in the config, without quotes.
     match value:
         case None:
             return "none"
@@ -144,7 +145,7 @@ def _shown(value: object) -> str:
 
 def _rates(before: BenchReport, now: BenchReport) -> Iterator[str]:
     if before.path.fps != now.path.fps:
-        yield f"frames/s of a camera of the path: {before.path.fps:g} -> {now.path.fps:g} (--fps sets it)"
+        yield f"frames/s per camera of the path: {before.path.fps:g} -> {now.path.fps:g} (set by --fps)"
 
 
 def _percentiles(part: str, name: str, value: Percentiles) -> Iterator[Figure]:

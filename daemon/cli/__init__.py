@@ -1,1 +1,1 @@
-"""The command line: one module per command, and what commands share."""
+"""The command line: `app` defines it, each command is a module of its own, and `common` is what they share."""

@@ -1,4 +1,4 @@
-"""`retinad cameras`: opens every source of a config at the same time and says what each one is."""
+"""Opens every source of a config at the same time and describes what each one delivers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from retinad.pipeline.sources.redact import mask
 
 @dataclass(frozen=True, slots=True)
 class CameraFinding:
-    """What a camera's source turned out to be.
+    """The result of opening one camera.
 
     Attributes:
         camera: its config.
-        outcome: what the source says of itself, or why it cannot be read.
+        outcome: the description of its source, or the error.
     """
 
     camera: CameraConfig
@@ -26,7 +26,7 @@ class CameraFinding:
 
     @property
     def is_good(self) -> bool:
-        """Whether a frame came."""
+        """Whether it delivered a frame."""
         return isinstance(self.outcome, SourceInfo)
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class CameraFinding:
 
 
 async def probe_cameras(cameras: Sequence[CameraConfig]) -> list[CameraFinding]:
-    """Try all cameras at once, each within its own timeouts; findings in the order of the cameras."""
+    """Open all cameras at once, each with its own timeouts; the findings are in the order of the cameras."""
     outcomes: dict[str, SourceInfo | SourceError] = {}
 
     async def probe_one(camera: CameraConfig) -> None:

@@ -1,21 +1,21 @@
-"""Sizes of pictures as a command line gives them."""
+"""Parses frame sizes on the command line."""
 
 import re
 
 from retinad.pipeline.frames import Size
 
 ANY = range(1, 65_537)
-"""Sides of a camera's pictures, as in the config."""
+"""Sides of a camera's frames, as in the config."""
 
 SYNTHETIC = range(8, 8193)
-"""Sides of a synthetic picture."""
+"""Sides of a synthetic frame."""
 
 
 def parse_size(text: str, sides: range) -> Size:
-    """`1920x1080` as a width and a height.
+    """Parse a size such as `1920x1080` to width and height.
 
     Raises:
-        ValueError: it is no such text, or a side is too short or too long.
+        ValueError: the text is not a size, or a side is out of range.
     """
     numbers = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text, re.ASCII)
     size = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)

@@ -1,207 +1,54 @@
-"""`retinad subscribe`: one line for each message of a service, and tensors in files. Needs the base install only."""
+"""`retinad subscribe`: prints what a service publishes. Needs the base install only."""
 
-import re
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated
 
-import msgspec
-
-from retinad.client import (
-    CurveKeys,
-    EndRecord,
-    FeaturesRecord,
-    Gap,
-    HelloRecord,
-    Kind,
-    Record,
-    StatusRecord,
-    Subscriber,
-    WireError,
-)
-
-from ..exit_codes import ExitCode
-
-HINT_INTERVAL_S = 10.0
-"""Without a timeout, silence is remarked on so often."""
-UNREADABLE_AT_MOST = 10
-"""After so many unreadable messages in a row the service speaks another language: waiting on would be pointless."""
+import typer
 
 
 def subscribe(
-    *,
-    endpoint: str,
-    cameras: Sequence[str] = (),
-    kinds: Sequence[str] = (),
-    save: Path | None = None,
-    count: int | None = None,
-    timeout_s: float | None = None,
-    latest: bool = False,
-    as_json: bool = False,
-    curve: CurveKeys | None = None,
-    output: TextIO | None = None,
-) -> int:
-    """Print what a service publishes until interrupted; returns the exit code.
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="tcp://HOST:PORT or ipc:///PATH.")],
+    camera: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this camera; repeatable.")] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="features, status, end or hello; repeatable. By default features and end."),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the tensors of each record to an .npz file.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stop after this many messages.")] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Exit with code 69 after this long without a message."),
+    ] = None,
+    latest: Annotated[bool, typer.Option("--latest", help="When behind, skip to the newest record.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    client_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="This client's secret key, for a service that encrypts.")
+    ] = None,
+    server_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The public key of a service that encrypts.")
+    ] = None,
+) -> None:
+    """Print one line for each message that a service publishes.
 
-    Args:
-        endpoint: where the service publishes.
-        cameras: names of cameras; empty for all.
-        kinds: kinds of messages; empty for features and ends.
-        save: folder for one `.npz` a features record, or None.
-        count: messages after which to stop, or None for no end.
-        timeout_s: seconds without a message after which to give up, or None for never.
-        latest: whether to skip to the newest record when behind.
-        as_json: whether lines are JSON objects.
-        curve: keys for a service that encrypts, or None.
-        output: where the lines go; None for standard output.
+    For features: camera, sequence number, frame size, age when sent, tensors, flags, and what was lost before it.
     """
-    try:
-        wanted = tuple(_named_kind(kind) for kind in kinds) or (Kind.FEATURES, Kind.END)
-        subscriber = Subscriber(endpoint, cameras=cameras, kinds=wanted, latest_only=latest, curve=curve)
-    except ValueError as exc:
-        return _complain(f"{exc}", ExitCode.USAGE)
-    with subscriber:
-        try:
-            if save is not None:
-                save.mkdir(parents=True, exist_ok=True)
-            return _print_records(subscriber, output or sys.stdout, count, timeout_s, save, as_json)
-        except (KeyboardInterrupt, BrokenPipeError):  # told to stop, or whoever read the lines is gone
-            return ExitCode.OK
-        except OSError as exc:
-            return _complain(f"{exc}", ExitCode.UNAVAILABLE)
+    from retinad.client import CurveKeys
 
+    from .messages import print_messages
 
-def _named_kind(name: str) -> Kind:
-    if name not in list(Kind):
-        raise ValueError(f"there is no kind {name!r} of messages: choose of {', '.join(Kind)}")
-    return Kind(name)
-
-
-def _print_records(
-    subscriber: Subscriber, output: TextIO, count: int | None, timeout_s: float | None, save: Path | None, as_json: bool
-) -> int:
-    printed = unreadable = 0
-    while count is None or printed < count:
-        try:
-            record = _receive(subscriber, timeout_s)
-        except TimeoutError as exc:
-            return _complain(f"{exc}", ExitCode.UNAVAILABLE)
-        except WireError as exc:
-            unreadable += 1
-            code = _complain(f"unreadable message: {exc}", ExitCode.UNAVAILABLE)
-            if unreadable == UNREADABLE_AT_MOST:
-                return code
-            continue
-        unreadable = 0
-        if save is not None and isinstance(record, FeaturesRecord):
-            record.save_npz(save / file_name(record))
-        output.write((json_line(record) if as_json else text_line(record)) + "\n")
-        output.flush()
-        printed += 1
-    return ExitCode.OK
-
-
-def _receive(subscriber: Subscriber, timeout_s: float | None) -> Record:
-    if timeout_s is not None:
-        return subscriber.receive(timeout_s)
-    while True:
-        try:
-            return subscriber.receive(HINT_INTERVAL_S)
-        except TimeoutError as exc:
-            _complain(f"{exc}; still waiting", ExitCode.OK)
-
-
-def file_name(record: FeaturesRecord) -> str:
-    """The name of a record's file: start of the service, connection and number, so that none replaces another."""
-    instance = re.sub(r"[^A-Za-z0-9_-]", "_", record.instance)[:16]
-    return f"{record.camera}-{instance}-{record.stream_epoch:04d}-{record.seq:08d}.npz"
-
-
-def json_line(record: Record) -> str:
-    """A record as one JSON object: the header's keys, and `kind` and `gaps`; tensors are described, not contained."""
-    header = record.header() if isinstance(record, FeaturesRecord) else record
-    return msgspec.json.encode({"kind": _kind(record), **msgspec.to_builtins(header), "gaps": record.gaps}).decode()
-
-
-def text_line(record: Record) -> str:
-    """A record as one line for people. Characters that would steer a terminal are replaced."""
-    words = [_kind(record).value, *_words(record), *(_gap_word(gap) for gap in record.gaps)]
-    return "".join(letter if letter.isprintable() else "?" for letter in "  ".join(words))
-
-
-def _kind(record: Record) -> Kind:
-    match record:
-        case FeaturesRecord():
-            return Kind.FEATURES
-        case StatusRecord():
-            return Kind.STATUS
-        case EndRecord():
-            return Kind.END
-        case HelloRecord():
-            return Kind.HELLO
-
-
-def _words(record: Record) -> list[str]:
-    match record:
-        case FeaturesRecord():
-            return _features_words(record)
-        case StatusRecord():
-            return _status_words(record)
-        case EndRecord():
-            return [
-                record.camera,
-                record.reason,
-                f"captured {record.captured_total}{_expected_words(record)}",
-                f"published {record.published_total}",
-                f"dropped {record.dropped_total}",
-                f"failed {record.failed_total}",
-            ]
-        case HelloRecord():
-            cameras = ", ".join(f"{camera.name} ({camera.state})" for camera in record.cameras)
-            models = ", ".join(f"{model.name} {model.weights}" for model in record.models)
-            return [f"retinad {record.version}", f"model {models or 'none'}", f"cameras {cameras or 'none'}"]
-
-
-def _expected_words(record: EndRecord) -> str:
-    if record.expected_total is None:
-        return ""
-    words = "of" if record.captured_total <= record.expected_total else "in passes of"  # looped, or opened anew
-    return f" {words} {record.expected_total}"
-
-
-def _features_words(record: FeaturesRecord) -> list[str]:
-    latency = record.latency_us
-    layouts = [record.tensors.layout(name) for name in record.tensors]
-    total_ms = (latency.queue + latency.preprocess + latency.model + latency.publish) / 1000
-    return [
-        record.camera,
-        f"seq {record.seq}",
-        f"{record.source_size[0]}x{record.source_size[1]}",
-        f"{total_ms:.1f} ms old",
-        f"{len(layouts)} tensor{'s' * (len(layouts) != 1)}, {sum(layout.nbytes for layout in layouts) / 1e6:.3f} MB",
-        *record.flags,
-    ]
-
-
-def _status_words(record: StatusRecord) -> list[str]:
-    return [
-        record.camera,
-        record.state,
-        *([record.reason] if record.reason else []),
-        *([f"next try in {record.next_try_s:.1f} s"] if record.next_try_s is not None else []),
-        *([f"{record.fps:.1f} frames/s"] if record.fps is not None else []),
-        f"published {record.published_total}",
-        f"dropped {record.dropped_total}",
-        f"failed {record.failed_total}",
-    ]
-
-
-def _gap_word(gap: Gap) -> str:
-    return f"[{gap.kind} {gap.count}]"
-
-
-def _complain(text: str, code: ExitCode) -> ExitCode:
-    sys.stderr.write(f"retinad: {text}\n")
-    sys.stderr.flush()
-    return code
+    if (client_key is None) != (server_key is None):
+        raise typer.BadParameter("--client-key and --server-key belong together")
+    code = print_messages(
+        endpoint=endpoint,
+        cameras=tuple(camera or ()),
+        kinds=tuple(kind or ()),
+        save=save,
+        count=count,
+        timeout_s=timeout,
+        latest=latest,
+        as_json=as_json,
+        curve=CurveKeys(client_key, server_key) if client_key and server_key else None,
+    )
+    raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""Where the service keeps its files, and how it makes these folders without trusting what stands there already."""
+"""The folders of the service: where they are, and their creation without trusting what already exists there."""
 
 import os
 import stat
@@ -11,20 +11,20 @@ from retinad.pipeline.files.lock import HeldError, take_lock
 
 
 class DirectoryError(Exception):
-    """A folder of the service cannot be used."""
+    """A folder of the service cannot be used. The message says which, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """Where the service keeps things.
+    """The folders of the service.
 
     Attributes:
-        runtime: sockets and locks; gone when the service stops. `RUNTIME_DIRECTORY` (set by systemd), else `retinad` in
+        runtime: sockets and locks of the running service. `RUNTIME_DIRECTORY` (set by systemd), else `retinad` in
             `XDG_RUNTIME_DIR`, else `/tmp/retinad-<uid>`.
-        state: what survives a restart. `STATE_DIRECTORY` (set by systemd), else `retinad` in `XDG_STATE_HOME` or
+        state: files that survive a restart. `STATE_DIRECTORY` (set by systemd), else `retinad` in `XDG_STATE_HOME` or
             `~/.local/state`.
-        cache: what can be made again, such as compiled kernels. `CACHE_DIRECTORY` (set by systemd), else `retinad` in
-            `XDG_CACHE_HOME` or `~/.cache`.
+        cache: files that can be recreated, such as compiled kernels. `CACHE_DIRECTORY` (set by systemd), else
+            `retinad` in `XDG_CACHE_HOME` or `~/.cache`.
     """
 
     runtime: Path
@@ -33,7 +33,7 @@ class Directories:
 
 
 def find_directories(environment: Mapping[str, str]) -> Directories:
-    """The directories as the environment gives them; makes none."""
+    """Find the folders from the environment, without creating them."""
     fallback = Path(f"/tmp/retinad-{os.getuid()}")
     home = _first(environment, "HOME")
     xdg_runtime = _first(environment, "XDG_RUNTIME_DIR")
@@ -47,12 +47,12 @@ def find_directories(environment: Mapping[str, str]) -> Directories:
 
 
 def make_private(directory: Path) -> None:
-    """Make a folder, and those above it, for this user alone; one that is there already must be this user's.
+    """Create a folder that only this user can enter, and its parents; an existing one must belong to this user.
 
-    The check is for `/tmp`, where anyone may have made a folder or a link of this name first.
+    The check matters in `/tmp`, where anyone may have created a folder or a link of this name first.
 
     Raises:
-        DirectoryError: it cannot be made, or it is somebody else's, or not a folder; the message says which.
+        DirectoryError: it cannot be created, belongs to another user, or is not a folder.
     """
     try:
         directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -60,8 +60,8 @@ def make_private(directory: Path) -> None:
             directory.mkdir(mode=0o700)
         found = directory.lstat()
     except OSError as error:
-        raise DirectoryError(f"the folder {directory} cannot be made: {error.strerror}") from error
-    # With DynamicUser systemd makes a link, which is root's, to the folder itself.
+        raise DirectoryError(f"the folder {directory} cannot be created: {error.strerror}") from error
+    # With DynamicUser systemd creates a link, owned by root, to the folder itself.
     if not stat.S_ISDIR(found.st_mode) and not (stat.S_ISLNK(found.st_mode) and found.st_uid == 0):
         raise DirectoryError(f"{directory} is not a folder")
     if found.st_uid not in (0, os.getuid()):
@@ -72,19 +72,19 @@ def make_private(directory: Path) -> None:
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Keep a folder from every other service until this ends, or the process does.
+    """Lock a folder against every other service, until this context or the process ends.
 
     Args:
-        directory: what only one service may write to; the lock file is beside it, in a folder that exists.
+        directory: the folder that only one service may write to; the lock file is beside it, in a folder that exists.
 
     Raises:
-        DirectoryError: another process holds it, which the message names, or it cannot be locked.
+        DirectoryError: another process, named in the message, holds the lock, or the folder cannot be locked.
     """
     try:
         descriptor = take_lock(directory.with_name(f"{directory.name}.lock"))
     except HeldError as error:
-        advice = "a second service needs a state_dir of its own, or keep_state = false"
-        raise DirectoryError(f"the folder {directory} is in use: {error} keeps its memories there; {advice}") from error
+        advice = "a second service needs its own state_dir, or keep_state = false"
+        raise DirectoryError(f"the folder {directory} is in use: {error} saves its streams there; {advice}") from error
     except OSError as error:
         raise DirectoryError(f"the folder {directory} cannot be locked: {error.strerror}") from error
     try:

@@ -1,7 +1,7 @@
-"""Finds where each key stands in a TOML text: tomllib gives values without places, and errors need them.
+"""Locates each key in a TOML text, for error messages: tomllib returns values without positions.
 
-The scanner reads keys and skips values. It trusts tomllib to refuse what is not TOML, so it is short; on a text that is
-refused it still tells which key came last before the fault.
+The scanner reads keys and skips values. It is short, because it leaves the detection of invalid TOML to tomllib; in an
+invalid text it still finds the last key before the error.
 """
 
 import re
@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from .errors import KeyPath
+from .keys import KeyPath
 
 _MOST_PARTS = 100
-"""Of a dotted key. A longer one is refused anyway, and tomllib takes memory with the square of it: 258 MiB for 8000."""
+"""The most parts of a dotted key. tomllib takes memory quadratic in their number: 258 MiB for 8000."""
 
 _SPACE = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
@@ -27,7 +27,7 @@ _SCALAR = re.compile(r"[^,\]}#\n]*")
 
 @dataclass(frozen=True, slots=True)
 class KeyPlace:
-    """A key and where it stands: `line` and `column` count characters from 1."""
+    """A key and its position: `line` and `column`, in characters, both counted from 1."""
 
     path: KeyPath
     line: int
@@ -36,13 +36,13 @@ class KeyPlace:
 
 @dataclass(frozen=True, slots=True)
 class KeyPlaces:
-    """The keys of one TOML text, in the order in which they stand."""
+    """The keys of one TOML text, in the order of the text."""
 
     places: tuple[KeyPlace, ...]
     first: dict[KeyPath, KeyPlace] = field(repr=False)
 
     def find(self, path: KeyPath) -> KeyPlace | None:
-        """The place of a key; for one that is not there, of the innermost table around it."""
+        """The place of a key; if the text does not have it, of the innermost table around it."""
         for length in range(len(path), 0, -1):
             if place := self.first.get(path[:length]):
                 return place
@@ -55,7 +55,7 @@ class KeyPlaces:
 
 
 def locate_keys(text: str) -> KeyPlaces:
-    """Scan a TOML text with `\\n` line ends. Never raises; on text that is not TOML it stops at the first oddity."""
+    """Scan a TOML text with `\\n` line ends. Never raises: in an invalid text it stops at the first error."""
     scanner = _Scanner(text)
     with suppress(_OddityError, RecursionError):
         scanner.scan_document()
@@ -64,7 +64,7 @@ def locate_keys(text: str) -> KeyPlaces:
 
 
 def has_long_key(text: str) -> bool:
-    """Whether a dotted key of a TOML text has more than 100 parts, which tomllib must not be given."""
+    """Whether a TOML text has a dotted key of more than 100 parts, which is too expensive to parse."""
     try:
         _Scanner(text).scan_document()
     except _LongKeyError:
@@ -75,7 +75,7 @@ def has_long_key(text: str) -> bool:
 
 
 def is_deeper(data: object, levels: int) -> bool:
-    """Whether tables and lists are nested more than `levels` deep. tomllib nests dotted keys to any depth."""
+    """Whether tables and lists are nested more than `levels` deep; tomllib has no limit of its own for dotted keys."""
     parts = [data]
     for _ in range(levels + 1):
         parts = [item for part in parts for item in _items(part)]

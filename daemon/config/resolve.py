@@ -1,120 +1,189 @@
-"""Fills the pipeline's frozen configs from the checked tables, and checks what one table alone cannot tell."""
+"""Step 4 of loading a config, resolve: from checked tables to the pipeline's configs, defaults and presets filled in.
+
+It checks what a single table cannot tell: values that depend on each other, files that must exist, credentials.
+"""
 
 import os
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel
+from typing import Generic, TypeVar
 
 from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.errors import PublishError, SourceError
 from retinad.pipeline.publish.endpoints import check_endpoints
-from retinad.pipeline.sources.redact import mask
+from retinad.pipeline.sources.redact import mask, secrets_of
 from retinad.pipeline.sources.spec import parse_source
 
-from .directories import Directories
-from .environment import CREDENTIAL, find_credential, read_credential
-from .errors import KeyPath
-from .problems import Report
-from .tables import CameraTable, CurveTable, PublishTable, StreamTable
+from .credentials import CREDENTIAL, find_credential, read_credential
+from .directories import find_directories
+from .keys import KeyPath
+from .model import ResolvedModel, resolve_model, stand_in
+from .problems import KeyFault
+from .service_config import JobConfig, LogConfig, Publishing, ServiceConfig
+from .tables import CameraTable, CurveTable, PublishTable, StreamTable, configured_keys
+from .validate import Tables
+
+Config = TypeVar("Config")
 
 DEFAULT_ENDPOINTS = ("ipc://{runtime}/features.sock", "tcp://127.0.0.1:5555")
-"""`{runtime}` stands for the runtime directory."""
+"""`{runtime}` is replaced by the runtime directory."""
 
 
-def given(table: BaseModel) -> dict[str, Any]:
-    """The keys that the file gives, lists as tuples, to go over the defaults with `dataclasses.replace`."""
-    values = {key: getattr(table, key) for key in table.model_fields_set}
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+@dataclass(frozen=True, slots=True)
+class Resolved(Generic[Config]):
+    """A resolved config, and what is wrong with it.
+
+    Attributes:
+        config: the config. Its model, if it has one, is not placed yet: see `place_model`.
+        faults: what is wrong; if anything is, the config must not be used.
+    """
+
+    config: Config
+    faults: tuple[KeyFault, ...]
 
 
-def resolve_publish(
-    table: PublishTable, directories: Directories, environment: Mapping[str, str], report: Report
-) -> PublishConfig:
-    """`[publish]` with the endpoints written out; what is wrong goes to the report."""
-    raw = tuple(table.endpoints) if table.endpoints else DEFAULT_ENDPOINTS
-    endpoints = tuple(endpoint.replace("{runtime}", str(directories.runtime)) for endpoint in raw)
-    curve = _resolve_curve(table.curve, environment, report) if table.curve else None
-    publish = replace(PublishConfig(), **(given(table) | {"endpoints": endpoints, "curve": curve}))
-    for index, endpoint in enumerate(endpoints):
-        _check_endpoint(endpoint, ("publish", "endpoints", index), publish, report)
-        if endpoint in endpoints[:index]:
-            report.add(("publish", "endpoints", index), "the same endpoint stands twice")
-    return publish
+def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refused: bool) -> Resolved[ServiceConfig]:
+    """Resolve the whole service.
+
+    Args:
+        tables: the checked tables.
+        environment: systemd's and XDG's directories, and credentials.
+        is_refused: whether an earlier step has found a problem, so that only the faults of the result are used.
+    """
+    directories, service = find_directories(environment), tables.service
+    publishing = resolve_publishing(tables, environment)
+    model = _resolve_model(tables, is_refused=is_refused or bool(publishing.faults))
+    stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream)
+    cameras = [
+        resolve_camera(camera, ("camera", number), stream, environment) for number, camera in tables.cameras.items()
+    ]
+    config = ServiceConfig(
+        log=LogConfig(service.log_level, service.log_format),
+        state_dir=Path(service.state_dir) if service.state_dir else directories.state,
+        keep_state=service.keep_state,
+        runtime_dir=publishing.config.runtime_dir,
+        exit_when_done=service.exit_when_done,
+        publish=publishing.config.publish,
+        model=model.model,
+        cameras=tuple(camera for camera, _ in cameras),
+        secrets=frozenset(secret for camera, _ in cameras for secret in secrets_of(camera.source)),
+    )
+    camera_faults = (fault for _, faults in cameras for fault in faults)
+    faults = tables.independent((*model.faults, *stream_faults, *camera_faults))
+    return Resolved(config, (*publishing.faults, *faults))
 
 
-def resolve_stream(table: StreamTable, path: KeyPath, default: StreamConfig, report: Report) -> StreamConfig:
-    """A stream's config: what the table gives, else the default. What is wrong goes to the report."""
-    keys = given(table)
+def resolve_publishing(tables: Tables, environment: Mapping[str, str]) -> Resolved[Publishing]:
+    """Resolve where the service publishes, which needs no model."""
+    runtime = find_directories(environment).runtime
+    publish, faults = _resolve_publish(tables.publish, runtime, environment)
+    return Resolved(Publishing(publish, runtime), tables.independent(faults))
+
+
+def resolve_job(tables: Tables, *, is_refused: bool) -> Resolved[JobConfig]:
+    """Resolve a job without cameras. The arguments are those of `resolve_service`."""
+    model = _resolve_model(tables, is_refused=is_refused)
+    stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream)
+    return Resolved(JobConfig(model.model, stream), tables.independent((*model.faults, *stream_faults)))
+
+
+def resolve_stream(
+    table: StreamTable, path: KeyPath, default: StreamConfig
+) -> tuple[StreamConfig, tuple[KeyFault, ...]]:
+    """Put the keys of a table over a stream's defaults."""
+    keys, faults = configured_keys(table), []
     retention = {item.name: keys.pop(item.name) for item in fields(RetentionConfig) if item.name in keys}
     scale_frames = keys.get("scale_frames", default.scale_frames)
     epoch_frames = keys.get("epoch_frames", default.epoch_frames)
     if epoch_frames and epoch_frames <= scale_frames:
         name = "epoch_frames" if "epoch_frames" in keys else "scale_frames"
-        report.add((*path, name), f"expected epoch_frames = 0 or more than scale_frames = {scale_frames}")
+        expected = f"expected epoch_frames = 0 or more than scale_frames = {scale_frames}"
+        faults.append(KeyFault((*path, name), expected))
         keys["epoch_frames"] = 0
-    return replace(default, **keys, retention=replace(default.retention, **retention))
+    return replace(default, **keys, retention=replace(default.retention, **retention)), tuple(faults)
 
 
 def resolve_camera(
-    table: CameraTable, path: KeyPath, stream: StreamConfig, environment: Mapping[str, str], report: Report
-) -> CameraConfig:
-    """One `[[camera]]`; `stream` is what it inherits. What is wrong goes to the report."""
-    source = _resolve_source(table.source.get_secret_value(), (*path, "source"), environment, report)
-    own_stream = resolve_stream(table.stream, (*path, "stream"), stream, report) if table.stream else stream
-    camera = replace(CameraConfig(table.name, source), **(given(table) | {"source": source, "stream": own_stream}))
-    # A live camera gives its newest frame alone: room for more would stand empty.
-    return replace(camera, stream=replace(camera.stream, run_frames=camera.frames_per_step))
-
-
-def check_names(cameras: object, report: Report) -> None:
-    """Note camera names that stand twice: in what was read, so that a camera with other faults counts too."""
-    seen: set[str] = set()
-    for index, camera in enumerate(cameras if isinstance(cameras, list) else []):
-        name = camera.get("name") if isinstance(camera, dict) else None
-        if isinstance(name, str):
-            if name in seen:
-                report.add(("camera", index, "name"), "another camera has the same name")
-            seen.add(name)
-
-
-def _resolve_source(source: str, path: KeyPath, environment: Mapping[str, str], report: Report) -> str:
+    table: CameraTable, path: KeyPath, stream: StreamConfig, environment: Mapping[str, str]
+) -> tuple[CameraConfig, tuple[KeyFault, ...]]:
+    """Resolve one `[[camera]]`; `stream` is the one that it inherits from `[stream]`."""
+    source, faults = table.source.get_secret_value(), []
     try:
-        text = read_credential(source, environment) if source.startswith(CREDENTIAL) else source
-        if len(text) > 4096 or any(ord(character) < 32 for character in text):
-            raise ValueError("expected 1 to 4096 characters, none of them a control character")
-        if any("\ud800" <= character <= "\udfff" for character in text):  # how Python spells a variable's odd bytes
-            raise ValueError("expected UTF-8 text")
-        parse_source(text)
-    except (ValueError, SourceError) as error:
-        report.add(path, str(error))  # neither shows any of a source with secrets
-    else:
-        return text
-    return source
+        source = _resolve_source(source, environment)
+    except (ValueError, SourceError) as error:  # neither quotes a source that may hold secrets
+        faults.append(KeyFault((*path, "source"), str(error)))
+    if table.stream:
+        stream, stream_faults = resolve_stream(table.stream, (*path, "stream"), stream)
+        faults += stream_faults
+    camera = replace(
+        CameraConfig(table.name, source), **(configured_keys(table) | {"source": source, "stream": stream})
+    )
+    # A live camera delivers its newest frame only: room for more would stay empty.
+    stream = replace(camera.stream, run_frames=camera.frames_per_step)
+    return replace(camera, stream=stream), tuple(faults)
 
 
-def _resolve_curve(table: CurveTable, environment: Mapping[str, str], report: Report) -> CurveConfig:
-    key_file, clients = Path(table.server_secret_key_file), Path(table.authorized_keys_dir)
+def _resolve_model(tables: Tables, *, is_refused: bool) -> ResolvedModel:
+    # The preset `auto` looks for a GPU, which imports torch and takes a second. A config that is refused anyway skips
+    # this if no key of `[model]` is set that would have to be checked against the preset.
+    is_preset_known = not tables.is_left_out(("model", "preset"))
+    if not is_preset_known or (is_refused and not configured_keys(tables.model)):
+        return stand_in()
+    return resolve_model(tables.model, is_complete=not any(path[0] == "model" for path in tables.left_out))
+
+
+def _resolve_publish(
+    table: PublishTable, runtime: Path, environment: Mapping[str, str]
+) -> tuple[PublishConfig, tuple[KeyFault, ...]]:
+    templates = tuple(table.endpoints) if table.endpoints else DEFAULT_ENDPOINTS
+    endpoints = tuple(endpoint.replace("{runtime}", str(runtime)) for endpoint in templates)
+    curve, faults = _resolve_curve(table.curve, environment) if table.curve else (None, [])
+    publish = replace(PublishConfig(), **(configured_keys(table) | {"endpoints": endpoints, "curve": curve}))
+    return publish, (*faults, *_check_endpoints(publish))
+
+
+def _resolve_curve(table: CurveTable, environment: Mapping[str, str]) -> tuple[CurveConfig, list[KeyFault]]:
+    key_file, clients, faults = Path(table.server_secret_key_file), Path(table.authorized_keys_dir), []
+    key_path: KeyPath = ("publish", "curve", "server_secret_key_file")
     if table.server_secret_key_file.startswith(CREDENTIAL):
         try:
             key_file = find_credential(table.server_secret_key_file, environment)
         except ValueError as error:
-            report.add(("publish", "curve", "server_secret_key_file"), str(error))
-    elif not os.path.isfile(key_file):  # Path.is_file raises where a folder may not be entered
-        report.add(("publish", "curve", "server_secret_key_file"), "there is no such file, or it cannot be reached")
+            faults.append(KeyFault(key_path, str(error)))
+    elif not os.path.isfile(key_file):  # Path.is_file raises if a folder may not be entered
+        faults.append(KeyFault(key_path, "there is no such file, or it cannot be reached"))
     if not os.path.isdir(clients):
-        report.add(("publish", "curve", "authorized_keys_dir"), "there is no such folder, or it cannot be reached")
-    return CurveConfig(key_file, clients)
+        path = ("publish", "curve", "authorized_keys_dir")
+        faults.append(KeyFault(path, "there is no such folder, or it cannot be reached"))
+    return CurveConfig(key_file, clients), faults
 
 
-def _check_endpoint(endpoint: str, path: KeyPath, publish: PublishConfig, report: Report) -> None:
+def _check_endpoints(publish: PublishConfig) -> Iterator[KeyFault]:
+    for number, endpoint in enumerate(publish.endpoints):
+        path = ("publish", "endpoints", number)
+        if (reason := _endpoint_fault(endpoint, publish)) is not None:
+            yield KeyFault(path, reason)
+        if endpoint in publish.endpoints[:number]:
+            yield KeyFault(path, "this endpoint is listed twice")
+
+
+def _endpoint_fault(endpoint: str, publish: PublishConfig) -> str | None:
     port = endpoint.rpartition(":")[2]
     if endpoint.startswith("tcp://") and not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65_535):
-        report.add(path, "expected tcp://ADDRESS:PORT with a port of 1 to 65535")
-        return
+        return "expected tcp://ADDRESS:PORT with a port of 1 to 65535"
     try:
         check_endpoints(replace(publish, endpoints=(endpoint,)))
     except PublishError as error:
-        report.add(path, mask(str(error), endpoint))
+        return mask(str(error), endpoint)
+    return None
+
+
+def _resolve_source(source: str, environment: Mapping[str, str]) -> str:
+    text = read_credential(source, environment) if source.startswith(CREDENTIAL) else source
+    if len(text) > 4096 or any(ord(character) < 32 for character in text):
+        raise ValueError("expected 1 to 4096 characters, none of them a control character")
+    if any("\ud800" <= character <= "\udfff" for character in text):  # how Python spells bytes that are not UTF-8
+        raise ValueError("expected UTF-8 text")
+    parse_source(text)
+    return text

@@ -1,20 +1,18 @@
-"""Writes a resolved config as TOML, every value spelt out and no secret in it: what the service will really do."""
+"""Writes a loaded config as TOML, with every default filled in and every secret masked."""
 
 import json
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig, StreamConfig
 from retinad.pipeline.sources.redact import mask
 
-if TYPE_CHECKING:
-    from .load import ServiceConfig
+from .service_config import ServiceConfig
 
 Values = dict[str, object]
 
 
-def show_config(config: "ServiceConfig") -> str:
-    """The config as TOML. What has no value stands as a comment; passwords in sources are masked."""
+def show_config(config: ServiceConfig) -> str:
+    """The config as TOML. Keys without a value are comments; passwords in sources are masked."""
     service: Values = {
         "log_level": config.log.level,
         "log_format": config.log.form,

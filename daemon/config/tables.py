@@ -1,9 +1,11 @@
-"""What may stand in each table of the config file: keys, types, ranges. Nothing but the reading of the file uses these.
+"""The tables of the config file as pydantic models: keys, types and ranges. Used while a config is loaded only.
 
-A key that is not given keeps the default of the dataclass it ends up in, so no default is written twice.
+A key that is not set keeps the default of the dataclass that it ends up in, so that no default is written twice.
 """
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
@@ -40,10 +42,10 @@ PATTERN_WORDS = {
     _DEVICE: "auto, cpu, cuda or cuda:N",
     _FOURCC: "four ASCII characters, such as MJPG",
 }
-"""What a string must look like, in words, by its pattern."""
+"""The expected form of a string in words, by its pattern."""
 
 WORD_PATTERNS = frozenset({_NAME, _DEVICE, _FOURCC})
-"""Of keys that take a single word."""
+"""Patterns of keys that take a single word, which an error may quote."""
 
 Text = Annotated[str, Field(pattern=_TEXT)]
 
@@ -156,3 +158,24 @@ class CameraTable(BaseModel):
     size: Annotated[list[Pixels], Field(min_length=2, max_length=2)] | None = None
     fourcc: Annotated[str, Field(pattern=_FOURCC)] | None = None
     stream: StreamTable | None = None
+
+
+TABLES: Mapping[str, type[BaseModel]] = MappingProxyType(
+    {"service": ServiceTable, "publish": PublishTable, "model": ModelTable, "stream": StreamTable}
+)
+"""The tables that a file has once; besides them there is only `[[camera]]`. Read-only."""
+
+
+def sub_table(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """The model of the table under a key, or None if the key holds a plain value."""
+    annotation = model.model_fields[key].annotation
+    for kind in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def configured_keys(table: BaseModel) -> dict[str, Any]:
+    """The keys that the file sets, lists as tuples, to be put over defaults with `dataclasses.replace`."""
+    values = {key: getattr(table, key) for key in table.model_fields_set}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

@@ -1,1 +1,1 @@
-"""`retinad extract`: a recording's features as files, resumable."""
+"""`retinad extract`: writes a recording's features to files, and resumes after a stop or a crash."""

@@ -1,4 +1,4 @@
-"""The index of an extracted recording, `index.json`: what its shards hold, by which settings, and where to go on."""
+"""The index of an extracted recording, `index.json`: contents of the shards, settings, and where to resume."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,10 +13,11 @@ from retinad.pipeline.engine.checkpoint import ModelIdentity
 from retinad.pipeline.files.atomic import written_whole
 from retinad.pipeline.frames import Affine, Flag, Size, TokenGroup
 
+from ..config.keys import show_differences
 from ..exit_codes import ExitCode, JobError
 
 SCHEMA = 1
-"""Number of the index's form."""
+"""Version of the index format."""
 
 INDEX = "index.json"
 
@@ -25,22 +26,22 @@ FORMS = ("safetensors", "npz")
 
 
 class DamagedIndex(Exception):
-    """An index cannot be read; the message says why."""
+    """An index cannot be read, or its files are damaged; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What must be the same for a job to go on.
+    """The settings that must match for a job to resume.
 
     Attributes:
-        source: the recording, a path from the root on, passwords masked.
-        resize: how pictures are fitted to the model.
-        image_width: width in pixels that they are fitted to.
+        source: the recording, an absolute path or a URL with passwords masked.
+        resize: how images are resized for the model.
+        image_width: width of the resized images in pixels.
         model_name: the preset.
-        model: weights, network and number format.
+        model: weights, network and dtype.
         output: which features are written.
-        stream: what the stream remembers.
-        form: what the shards are.
+        stream: the stream's memory settings.
+        form: file format of the shards.
     """
 
     source: str
@@ -70,9 +71,9 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class FrameEntry:
-    """One frame of a shard, in the order of its rows. Names as in the service's messages.
+    """One frame of a shard, in the order of its rows, with the field names of the service's messages.
 
-    `frame` counts the frames that gave features, from 0; `file` is the picture of a folder or glob, else None.
+    `frame` counts the frames with features, from 0. `file` is the image file of a folder or glob, otherwise None.
     """
 
     frame: int
@@ -87,7 +88,7 @@ class FrameEntry:
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One file of features, whose frames all have one size."""
+    """One file of features. All its frames have the same size."""
 
     file: str
     source_size: Size
@@ -100,7 +101,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A frame that was read, but gave no features."""
+    """A frame that was decoded but has no features."""
 
     source_seq: int
     reason: str
@@ -117,7 +118,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where to go on: the stream's memory in `state` is that before the frame `source_seq`."""
+    """A checkpoint: the file `state` holds the stream's state before the frame `source_seq`."""
 
     source_seq: int
     state: str
@@ -128,18 +129,18 @@ class Index:
     """The whole index.
 
     Attributes:
-        schema: number of its form.
-        version: of retinad.
-        complete: whether the recording was read to its end.
-        settings: by which settings.
+        schema: version of the index format.
+        version: version of retinad.
+        complete: whether the whole recording was read.
+        settings: settings of the extraction.
         mixers: how the model's global blocks mix tokens over time.
-        frames: frames that gave features.
-        unreadable: frames that could not be decoded, before the place where a job goes on or in all.
-        failures: frames that were decoded and gave no features.
+        frames: number of frames with features.
+        unreadable: number of frames that could not be decoded, up to the point of resumption or in total.
+        failures: frames that were decoded but have no features.
         shards: the files.
-        resume: where to go on, or None.
-        unreadable_frames: which could not be decoded, the first thousand. This and `file` are newer than their form:
-            earlier versions wrote none, and read over it.
+        resume: where to resume, or None.
+        unreadable_frames: the first thousand frames that could not be decoded. This field and `file` are newer than
+            the format: earlier versions did not write them, and ignore them.
     """
 
     schema: int
@@ -159,7 +160,7 @@ def read_index(folder: Path) -> Index | None:
     """The index of a folder, or None if it has none.
 
     Raises:
-        DamagedIndex: there is one, and it cannot be read.
+        DamagedIndex: the index cannot be read.
     """
     path = folder / INDEX
     try:
@@ -173,41 +174,41 @@ def read_index(folder: Path) -> Index | None:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise DamagedIndex(f"{path} cannot be read: {error}") from error
     if index.schema != SCHEMA:
-        raise DamagedIndex(f"{path} is of form {index.schema}, this program reads {SCHEMA}")
+        raise DamagedIndex(f"{path} has format {index.schema}, but this version reads format {SCHEMA}")
     return index
 
 
 def check_files(folder: Path, index: Index) -> None:
-    """Look whether the files that an index names are in its folder, without reading them.
+    """Check that the files named in an index are in its folder, without reading them.
 
     Raises:
-        DamagedIndex: a shard is missing or shorter than its features, or a name leads out of the folder.
+        DamagedIndex: a shard is missing or truncated, or a name points outside the folder.
     """
     files = [(shard.file, _bytes_of(shard)) for shard in index.shards]
     resume = [] if index.resume is None else [(index.resume.state, 0)]
-    for name, least in files + resume:
+    for name, min_bytes in files + resume:
         path = folder / name
         if path.name != name:
-            raise DamagedIndex(f"{folder / INDEX} names {name}, which is no file of this folder")
-        if least and (not path.is_file() or path.stat().st_size < least):
-            raise DamagedIndex(f"{path} is missing or too short: remove {folder} to begin anew")
+            raise DamagedIndex(f"{folder / INDEX} names {name}, which is not a file in this folder")
+        if min_bytes and (not path.is_file() or path.stat().st_size < min_bytes):
+            raise DamagedIndex(f"{path} is missing or truncated: remove {folder} to start over")
 
 
 def check_settings(folder: Path, before: Index, settings: Settings) -> None:
-    """Check that a folder's features were made with these settings.
+    """Check that a folder's features have these settings.
 
     Raises:
-        JobError: others, which the message names.
+        JobError: the settings differ; the message lists the differences.
     """
     made = before.settings
     made = replace(
         made, model=replace(made.model, layers=settings.model.layers)
-    )  # follows from others, which are named
-    changes = "; ".join(differences(made, settings))
+    )  # follows from other settings, which are listed
+    changes = show_differences(differences(made, settings))
     if changes:
         raise JobError(
             ExitCode.CANNOT_CREATE,
-            f"{folder} holds features made with other settings: {changes}. Name another folder, or remove this one",
+            f"{folder} holds features with other settings: {changes}. Choose another folder or remove this one",
         )
 
 
@@ -217,7 +218,7 @@ def _bytes_of(shard: ShardEntry) -> int:
 
 
 def write_index(folder: Path, index: Index) -> None:
-    """Write the index whole, over the one before.
+    """Replace the index atomically.
 
     Raises:
         OSError: it cannot be written.

@@ -1,4 +1,4 @@
-"""Names the pictures of a recording that is a folder or glob, and those of its frames that could not be decoded."""
+"""File names of a recording's images, and the frames that could not be decoded."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -10,18 +10,18 @@ from retinad.pipeline.sources.spec import PathSpec, parse_source
 from .index import Failure, ShardEntry, Unreadable
 
 NAMED_AT_MOST = 1000
-"""Unreadable frames that an index names: the first ones."""
+"""Most unreadable frames that an index names: the first ones."""
 
 
-def picture_names(source: str, count: int | None) -> Sequence[str]:
-    """The files of a recording, by `source_seq`: below the folder that they all are in, and bytes of no text escaped.
+def image_names(source: str, count: int | None) -> Sequence[str]:
+    """The image files of a recording, by `source_seq`, relative to their common folder; undecodable bytes are escaped.
 
     Args:
-        source: the recording, as the config would name it.
-        count: its pictures as the capture process found them, which looks by itself; a moment ago, best.
+        source: the recording, as in a config.
+        count: number of images that the capture process has just found there; it lists the folder on its own.
 
     Returns:
-        None of them if it is no folder or glob of pictures, or if there are not as many by now.
+        Nothing if the recording is not a folder or glob of images, or if the number of files differs.
     """
     try:
         spec = parse_source(source)
@@ -37,10 +37,10 @@ def picture_names(source: str, count: int | None) -> Sequence[str]:
 def find_unreadable(
     shards: Iterable[ShardEntry], failures: Iterable[Failure], end: int, files: Sequence[str]
 ) -> tuple[int, tuple[Unreadable, ...]]:
-    """The frames before `end` that neither gave features nor failed: nothing else is left out of a recording.
+    """The frames before `end` that have neither features nor a failure: these could not be decoded.
 
     Returns:
-        How many they are, and the first `NAMED_AT_MOST` of them.
+        Their number, and the first `NAMED_AT_MOST` of them.
     """
     read = {frame.source_seq for shard in shards for frame in shard.frames}
     read.update(failure.source_seq for failure in failures)
@@ -49,5 +49,5 @@ def find_unreadable(
 
 
 def name_of(files: Sequence[str], source_seq: int) -> str | None:
-    """The name of a frame's file, or None where it is not known."""
+    """The file of a frame, or None if it is not known."""
     return files[source_seq] if source_seq < len(files) else None

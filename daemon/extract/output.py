@@ -1,7 +1,7 @@
-"""Where extracted features go: a folder of shards and an index, each file there whole or not at all.
+"""The output folder of an extraction: shards and an index, each written atomically.
 
-A shard that the index does not name does not count: it is of a job that was killed since, and is written again. So the
-index, the shards that it names and the memory that it goes on from always belong together.
+Only shards that the index names count. Others are left over from a job that was killed, and are written again. So the
+index, its shards and the state to resume from are always consistent.
 """
 
 import fcntl
@@ -39,24 +39,24 @@ from .index import (
 from .names import find_unreadable, name_of
 
 SHARD_BYTES = 256 << 20
-"""A shard is full when it has so many bytes of features: large enough for any disk, small enough to wait for."""
+"""Size at which a shard is full: large enough for any disk, small enough to write without a long pause."""
 
 _SAFETENSORS_DTYPES: Final[Mapping[DType, str]] = {"float16": "F16", "float32": "F32", "bfloat16": "BF16"}
 """The name of each number format in safetensors."""
 
 
 def find_index(folder: Path) -> Index | None:
-    """The index of the job that wrote to this folder before, or None if it is new or empty.
+    """The index of an earlier job in this folder, or None if the folder is new or empty.
 
     Raises:
-        JobError: it cannot be used: it is no folder, or holds something else.
+        JobError: the folder cannot be used: it is not a folder, or holds something else.
     """
     try:
         index = read_index(folder)
         if index is not None:
             check_files(folder, index)
         elif folder.exists() and any(folder.iterdir()):
-            raise JobError(ExitCode.CANNOT_CREATE, f"{folder} is not empty and has no {INDEX}: name an empty one")
+            raise JobError(ExitCode.CANNOT_CREATE, f"{folder} is not empty and has no {INDEX}: choose an empty folder")
     except DamagedIndex as error:
         raise JobError(ExitCode.CANNOT_CREATE, str(error)) from error
     except OSError as error:
@@ -66,7 +66,7 @@ def find_index(folder: Path) -> Index | None:
 
 @dataclass(slots=True)
 class _Shard:
-    # The frames of the shard that is being filled.
+    # The shard that is being filled.
     first: Features
     frames: list[Features]
 
@@ -75,19 +75,19 @@ class _Shard:
         return _form(self.first) == _form(features)
 
 
-class Output:
-    """Writes one job's folder. Not safe for several threads at once.
+class OutputFolder:
+    """Writes one job's folder. Not thread-safe.
 
     Attributes:
-        index: what is written and named so far.
-        frames: frames that were given to `add` and had features, those of earlier tries included.
-        files: names of the recording's pictures by `source_seq`, where it has such; to be set before `add`.
+        index: the index as last written.
+        frames: frames with features that were added, including those of earlier runs.
+        files: file names of the recording's images by `source_seq`, if it has any; set it before `add`.
 
     Args:
-        folder: made if it is not there.
-        index: what an earlier try left, checked by `settings`, or a new one.
-        shard_frames: frames of a shard at most, or None for `SHARD_BYTES`.
-        lock: descriptor that keeps other jobs from the folder.
+        folder: the folder, which exists.
+        index: the index of an earlier run with the same settings, or a new one.
+        shard_frames: most frames in a shard, or None for `SHARD_BYTES`.
+        lock: descriptor that locks the folder.
     """
 
     def __init__(self, folder: Path, index: Index, shard_frames: int | None, lock: int) -> None:
@@ -111,10 +111,10 @@ class Output:
         version: str,
         shard_frames: int | None = None,
     ) -> Self:
-        """Begin a folder, or go on with one that has the same settings: what its index does not name is removed.
+        """Create a folder, or resume one that has the same settings; files that its index does not name are removed.
 
         Raises:
-            JobError: it was written with other settings, another job writes to it, or it cannot be written.
+            JobError: the settings differ, another job is writing to the folder, or it cannot be written.
         """
         if before is not None:
             check_settings(folder, before, settings)
@@ -123,7 +123,7 @@ class Output:
             lock = _lock(folder)
             if find_index(folder) != before:
                 os.close(lock)
-                raise JobError(ExitCode.UNAVAILABLE, f"another job wrote to {folder} meanwhile: try again")
+                raise JobError(ExitCode.UNAVAILABLE, f"another job has written to {folder}: try again")
             if before is None:
                 before = Index(SCHEMA, version, False, settings, mixers, 0, 0, (), (), None)
                 write_index(folder, before)
@@ -132,20 +132,20 @@ class Output:
         return output
 
     def close(self) -> None:
-        """Let other jobs have the folder. Idempotent."""
+        """Unlock the folder. Idempotent."""
         if self._lock is not None:
             os.close(self._lock)
         self._lock = None
 
     def state_path(self, source_seq: int) -> Path:
-        """Where the memory before this frame is to be kept."""
+        """The file for the stream's state before this frame."""
         return self._folder / f"state-{source_seq:09}.safetensors"
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Take what a step gave; shards that are full are written.
+        """Add the results of a step, and write shards that are full.
 
         Raises:
-            JobError: they cannot be written.
+            JobError: a shard cannot be written.
         """
         for outcome in outcomes:
             if isinstance(outcome, FrameFailure):
@@ -155,22 +155,22 @@ class Output:
                 self._add(outcome)
 
     def checkpoint(self, resume: Resume) -> None:
-        """Write all that was added, and an index that goes on from here; the memory before this one is removed.
+        """Write everything that was added and an index that resumes here; the previous state is removed.
 
         Raises:
-            JobError: it cannot be written.
+            JobError: the folder cannot be written.
         """
         self._write_shard()
         self._write_index(replace(self.index, resume=resume), resume.source_seq)
 
     def finish(self, source_frames: int) -> None:
-        """Write all that was added, and the final index.
+        """Write everything that was added and the final index.
 
         Args:
-            source_frames: frames of the recording, those included that could not be decoded.
+            source_frames: frames of the recording, including those that could not be decoded.
 
         Raises:
-            JobError: it cannot be written.
+            JobError: the folder cannot be written.
         """
         self._write_shard()
         self._write_index(replace(self.index, complete=True, resume=None), source_frames)
@@ -202,11 +202,11 @@ class Output:
         before, self.index = self.index.resume, index
         with _written(self._folder):
             write_index(self._folder, index)
-            if before is not None and before != index.resume:  # the next one may be in the making: it stays
+            if before is not None and before != index.resume:  # a newer state may be in the works: it stays
                 (self._folder / before.state).unlink(missing_ok=True)
 
     def _clean(self) -> None:
-        # What a job left that was killed while it wrote.
+        # Files of a job that was killed while writing.
         named = {INDEX, *(shard.file for shard in self.index.shards)}
         if self.index.resume is not None:
             named.add(self.index.resume.state)
@@ -218,10 +218,10 @@ class Output:
 
 
 def write_safetensors(path: Path, frames: Sequence[Features]) -> None:
-    """A shard whose tensors are [frames, ...], without a copy of them.
+    """Write a shard as safetensors, each tensor [frames, ...], without copying them.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     entries = [
         Entry(
@@ -236,14 +236,14 @@ def write_safetensors(path: Path, frames: Sequence[Features]) -> None:
 
 
 def write_npz(path: Path, frames: Sequence[Features]) -> None:
-    """The same for numpy, with bfloat16 as its bits.
+    """Write a shard as npz, with bfloat16 as its bits.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     arrays = {one.name: np.stack([tensor.data for tensor in row]) for one, row in _columns(frames)}
     with written_whole(path) as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub takes them for `allow_pickle`
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # its stub mistakes them for `allow_pickle`
 
 
 def _columns(frames: Sequence[Features]) -> list[tuple[OutputTensor, list[OutputTensor]]]:
@@ -288,7 +288,7 @@ def _frames_of(features: Features) -> int:
 
 
 def _lock(folder: Path) -> int:
-    # The folder itself is locked, so that no file of a killed job is in the way.
+    # Locks the folder itself: no lock file of a killed job can be left behind.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,14 +1,13 @@
-"""What an extraction is asked for, and what follows from it: its camera, its run of frames, its settings."""
+"""The request for an extraction, and what follows from it: its camera, frames per step, and settings."""
 
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from retinad.pipeline.config import CameraConfig, CaptureMode, ModelConfig, ResizeMode, StreamConfig
-from retinad.pipeline.engine.batch_size import FRAMES_PER_STEP, Room, largest_frames_per_step
+from retinad.pipeline.engine.batch_size import FRAMES_PER_STEP, largest_frames_per_step
 from retinad.pipeline.engine.checkpoint import ModelIdentity
+from retinad.pipeline.engine.device_usage import free_room
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import weights_name
 from retinad.pipeline.sources.redact import mask
@@ -17,23 +16,23 @@ from retinad.pipeline.sources.spec import DeviceSpec, NetworkSpec, PathSpec, par
 from .index import Form, Index, Settings, check_settings
 
 CAMERA = "input"
-"""What the stream is called in the engine."""
+"""Name of the stream in the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """What is asked for.
+    """The request.
 
     Attributes:
-        source: the recording, as the config would name it.
-        out: folder of the features.
+        source: the recording, as in a config.
+        out: output folder.
         model: the model.
-        stream: what the stream remembers.
-        resize: how pictures are fitted to the model.
-        run_frames: frames in one step of the model; None for as many as fit a GPU, and on a CPU what `stream` says.
-        form: what the shards are.
-        shard_frames: frames of a shard at most; None for 256 MiB.
-        save_every_s: seconds after which the memory is kept.
+        stream: the stream's memory settings.
+        resize: how images are resized for the model.
+        run_frames: frames in one step of the model; None for as many as fit a GPU, or on a CPU as `stream` says.
+        form: file format of the shards.
+        shard_frames: most frames in a shard; None for 256 MiB.
+        save_every_s: seconds between checkpoints.
     """
 
     source: str
@@ -48,23 +47,28 @@ class Extraction:
 
     @property
     def is_live(self) -> bool:
-        """Whether the source is a camera by its name alone.
+        """Whether the source's name alone shows that it is a camera.
 
         Raises:
-            SourceError: it is no source.
+            SourceError: it is not a valid source.
         """
         spec = parse_source(self.source)
         address = spec.url.partition("://")[0].lower() if isinstance(spec, NetworkSpec) else ""
         return isinstance(spec, DeviceSpec) or address in ("rtsp", "rtsps")
 
     def camera(self, stream: StreamConfig) -> CameraConfig:
-        """The recording as a camera of which no frame is dropped and that is not tried again."""
+        """The recording as a camera that drops no frame and does not retry."""
         return CameraConfig(
             CAMERA, self.source, mode=CaptureMode.LOSSLESS, resize=self.resize, retry=False, stream=stream
         )
 
     def settings(self, weights: str, run_frames: int) -> Settings:
-        """What must be the same to go on, with the weights' name and the run that was chosen."""
+        """The settings that must match to resume.
+
+        Args:
+            weights: name of the loaded weights.
+            run_frames: frames in one step, as chosen.
+        """
         return Settings(
             source=mask(_whole_name(self.source), self.source),
             resize=self.resize,
@@ -78,37 +82,37 @@ class Extraction:
 
 
 def choose_run(wanted: Extraction, size: Size, before: Index | None) -> int:
-    """Frames in one step: what is asked for, else that of an earlier try, else as many as fit.
+    """Frames in one step: as requested, or as in an earlier run, or as many as fit.
 
-    On a CPU, whose memory nobody counts, that is what the stream's config says. Call it where the model is loaded.
+    On a CPU, where memory is not measured, the stream's config decides. Call it while the model is loaded.
 
     Args:
-        wanted: the job.
-        size: width and height of the recording's pictures.
-        before: what an earlier try left.
+        wanted: the request.
+        size: width and height of the recording's frames.
+        before: index of an earlier run.
 
     Raises:
-        AdmissionError: there is no room.
+        AdmissionError: there is not enough memory.
     """
     asked = wanted.run_frames
     if asked is None and before is not None:
         asked = before.settings.stream.run_frames
-    room = Room.of(torch.device(wanted.model.device))
+    room = free_room(wanted.model.device)
     if room is None:
         return asked or wanted.stream.run_frames
     try:
         choices = (asked,) if asked else FRAMES_PER_STEP
         return largest_frames_per_step(wanted.model, wanted.stream, size, wanted.resize, room, choices)
     except ValueError:
-        return asked or wanted.stream.run_frames  # such a picture cannot be fitted: the engine says so of each
+        return asked or wanted.stream.run_frames  # the size does not fit the model: each frame fails with the reason
 
 
 def check_finished(wanted: Extraction, index: Index) -> None:
-    """Check that a complete folder holds what is asked for; of the model only its weights' file is read, for the name.
+    """Check that a complete folder matches the request. Reads the weights' file for its name; loads no model.
 
     Raises:
-        JobError: it holds features made with other settings.
-        ModelError: the file of the weights cannot be read.
+        JobError: the folder holds features with other settings.
+        ModelError: the weights' file cannot be read.
     """
     run_frames = wanted.run_frames or index.settings.stream.run_frames
     check_settings(wanted.out, index, wanted.settings(weights_name(wanted.model), run_frames))
@@ -116,5 +120,5 @@ def check_finished(wanted: Extraction, index: Index) -> None:
 
 def _whole_name(source: str) -> str:
     spec = parse_source(source)
-    # What a link leads to counts: where it leads elsewhere, it is another recording.
+    # The target of a link counts: if the link changes, it is another recording.
     return os.path.realpath(os.path.expanduser(spec.path)) if isinstance(spec, PathSpec) else source

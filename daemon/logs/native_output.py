@@ -1,4 +1,4 @@
-"""Catches what native libraries and child processes write to file descriptor 2, which no Python logger ever sees."""
+"""Captures output of native libraries and child processes on file descriptor 2, which Python loggers do not see."""
 
 import fcntl
 import os
@@ -12,19 +12,19 @@ from types import TracebackType
 from typing import Self, TextIO
 
 _PIPE_BYTES = 1 << 20
-"""A write blocks when the pipe is full, and a library may hold Python's lock while it writes, so there must be room."""
+"""Pipe size. A write to a full pipe blocks, and a library may hold the GIL while it writes, so there must be room."""
 _LONGEST_LINE = 8192
 _LINE_END = re.compile(rb"[\r\n]+")
 
 
 class NativeOutput:
-    """While open, file descriptor 2 is a pipe, and each line that comes through it is handed to a function.
+    """Replaces file descriptor 2 by a pipe while open, and passes each line written to it to a function.
 
     Args:
-        take_line: called with each line, on a thread of this object.
+        take_line: called with each line, in a thread of this object.
 
     Attributes:
-        real_stderr: the standard error of before, for the log and for last words.
+        real_stderr: the original standard error.
     """
 
     def __init__(self, take_line: Callable[[str], None]) -> None:
@@ -49,15 +49,15 @@ class NativeOutput:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        with suppress(OSError):  # what is left in its buffer may have nowhere to go
+        with suppress(OSError):  # its buffer may have nowhere to go
             self.real_stderr.close()
 
     def stop(self) -> None:
-        """Give descriptor 2 back, and hand over what is still in the pipe. May be called again."""
+        """Restore descriptor 2, and pass on the rest of the pipe. Idempotent."""
         if self._stopped:
             return
         self._stopped = True
-        with suppress(OSError, ValueError, AttributeError):  # it is None if the process was started without one
+        with suppress(OSError, ValueError, AttributeError):  # None if the process was started without one
             sys.stderr.flush()
         os.dup2(self.real_stderr.fileno(), 2)
         os.close(self._wake_write)
@@ -67,7 +67,7 @@ class NativeOutput:
             os.close(self._wake_read)
 
     def _read(self) -> None:
-        """Until the other end of the wake pipe closes: child processes may hold the write end for longer."""
+        """Read until the wake pipe closes: the write end may stay open longer, in child processes."""
         awake = True
         while awake:
             ready, _, _ = select.select([self._read_fd, self._wake_read], [], [])
@@ -95,7 +95,7 @@ class NativeOutput:
 def _duplicate_stderr() -> TextIO:
     try:
         os.fstat(2)
-    except OSError:  # started with standard error closed: the lowest free descriptors are taken next, up to 2
+    except OSError:  # started with standard error closed: occupy the lowest free descriptors, up to 2
         while os.open(os.devnull, os.O_WRONLY) < 2:
             pass
     duplicate = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 3)

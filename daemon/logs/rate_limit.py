@@ -1,4 +1,4 @@
-"""Keeps a fault that repeats from flooding the log: a few lines an interval for each key, and a count of the rest."""
+"""Keeps repeated events from flooding the log: a few per key and interval, and a count of the rest."""
 
 import threading
 import time
@@ -17,11 +17,11 @@ class _Window:
 
 
 class RateLimit:
-    """Admits the first `burst` events of each key in an interval. May be used from several threads.
+    """Admits the first `burst` events of each key in an interval. Thread-safe.
 
     Args:
-        interval_s: seconds, from the first admitted event, in which more of the same key are held back.
-        burst: events of one key admitted in an interval.
+        interval_s: length of the interval in seconds, from the first admitted event.
+        burst: events of one key that are admitted in an interval.
         clock: monotonic seconds.
     """
 
@@ -36,7 +36,7 @@ class RateLimit:
         """Ask to log an event.
 
         Returns:
-            None if it should be left out; else the number of events of this key left out since the last admitted one.
+            None to suppress it; otherwise the number of events of this key suppressed since the last admitted one.
         """
         with self._lock:
             now = self._clock()
@@ -54,8 +54,8 @@ class RateLimit:
             return suppressed
 
     def take_suppressed(self) -> dict[str, int]:
-        """What is still held back, by key, for a last line before the end; forgets it."""
+        """Return and clear the suppressed events not reported yet, by key, for a last line before the end."""
         with self._lock:
-            held_back = {key: window.suppressed for key, window in self._windows.items() if window.suppressed}
+            counts = {key: window.suppressed for key, window in self._windows.items() if window.suppressed}
             self._windows.clear()
-            return held_back
+            return counts

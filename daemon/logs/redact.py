@@ -1,4 +1,4 @@
-"""Keeps secrets out of the log: known ones wherever they stand, and the credentials of any address, known or not."""
+"""Keeps secrets out of the log: known secrets anywhere in a text, and credentials in any address, known or not."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from retinad.pipeline.sources.redact import MASK, SHORTEST, mask
 
 
 class Redactor:
-    """Masks known secrets and the credentials of addresses. Secrets are only ever added, never forgotten."""
+    """Masks known secrets and credentials in addresses. Secrets are added and never removed."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: frozenset[str] = frozenset()
@@ -16,9 +16,9 @@ class Redactor:
         self.add(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Mask these from now on, in the forms in which messages quote them too. Safe to call from any thread.
+        """Mask these secrets too, also in quoted forms. Thread-safe.
 
-        Those shorter than `SHORTEST` are masked within addresses only.
+        Secrets shorter than `SHORTEST` are masked within addresses only.
         """
         self._secrets |= {form for secret in secrets if len(secret) >= SHORTEST for form in _quoted_forms(secret)}
         longest_first = sorted(self._secrets, key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""Turns an event into its line: secrets masked, everything in it made plain, then for people or as JSON."""
+"""Formats events as lines, for people or as JSON, with secrets masked and control characters escaped."""
 
 import logging
 import math
@@ -17,11 +17,11 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if
 
 
 def make_formatter(form: LogForm, terminal: bool, redactor: Redactor) -> logging.Formatter:
-    """The formatter of the one log handler.
+    """The formatter of the log's only handler.
 
     Args:
-        form: for people, as JSON lines, or by `terminal`.
-        terminal: whether the log goes to a terminal (then it has colours, if it is for people).
+        form: for people, as JSON lines, or chosen by `terminal`.
+        terminal: whether the log goes to a terminal, where the format for people has colours.
         redactor: masks secrets in every value.
     """
     for_people = form == "console" or (form == "auto" and terminal)
@@ -32,7 +32,7 @@ def make_formatter(form: LogForm, terminal: bool, redactor: Redactor) -> logging
     ]
     render: Processor = structlog.processors.JSONRenderer()
     if for_people:
-        # The plain traceback: the rich one prints local variables, and these may hold secrets.
+        # Plain tracebacks: rich ones print local variables, which may hold secrets.
         render = structlog.dev.ConsoleRenderer(
             colors=terminal, timestamp_key="time", exception_formatter=structlog.dev.plain_traceback
         )
@@ -50,7 +50,7 @@ def make_formatter(form: LogForm, terminal: bool, redactor: Redactor) -> logging
 
 
 class _Plain:
-    """Makes every value of an event something JSON can hold, with secrets masked and control characters escaped."""
+    """Converts every value of an event to JSON types, masks secrets and escapes control characters."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
         self._redact = redact

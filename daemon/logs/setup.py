@@ -1,8 +1,8 @@
-"""One log for everything: the service, its libraries, Python's warnings, and what native code writes to standard error.
+"""One log for the service, its libraries, Python's warnings, and anything that native code writes to standard error.
 
-The log goes to standard error, one event a line: standard output is for what commands print. On a terminal it is for
-people, else each line is one JSON object. The exception is a crash of the interpreter (a segmentation fault): its
-stack is plain text, written by faulthandler, since nothing else can run then.
+The log goes to standard error, one event per line; standard output is left to the commands. On a terminal it is
+formatted for people, otherwise each line is one JSON object. The exception is a crash of the interpreter (a
+segmentation fault): faulthandler writes its stack as plain text, because nothing else can run at that point.
 """
 
 import faulthandler
@@ -34,7 +34,7 @@ class Log:
     """The open log.
 
     Attributes:
-        redactor: masks secrets in every event; add the secrets of a config to it before anything can log them.
+        redactor: masks secrets in every event; add a config's secrets before anything can log them.
         stream: the real standard error.
     """
 
@@ -43,17 +43,17 @@ class Log:
     _handler: logging.Handler
 
     def configure(self, level: LogLevel, form: LogForm) -> None:
-        """Take the level and the form of a config, at the start and at each reload."""
+        """Apply the level and format of a config, at the start and at each reload."""
         self._handler.setFormatter(make_formatter(form, self.stream.isatty(), self.redactor))
         logging.getLogger().setLevel(level.upper())
 
 
 @contextmanager
 def open_log(redactor: Redactor) -> Iterator[Log]:
-    """Send all logging of this process to standard error until the context ends; `info` and `auto` at first.
+    """Send all logging of this process to standard error while the context is open; initially `info` and `auto`.
 
-    File descriptor 2 is a pipe meanwhile, which a thread reads: what native libraries and child processes write there
-    becomes events. The real standard error gets the log itself, and what faulthandler writes.
+    In this time, file descriptor 2 is a pipe that a thread reads: output of native libraries and child processes
+    becomes events. The real standard error receives the log itself, and the output of faulthandler.
     """
     take_line = _NativeLines()
     with NativeOutput(take_line) as native:
@@ -69,7 +69,7 @@ def open_log(redactor: Redactor) -> Iterator[Log]:
 
 
 class _NativeLines:
-    """Turns lines of native output into events; lines that differ in numbers only count as the same line."""
+    """Turns lines of native output into events; lines that differ only in numbers count as repetitions."""
 
     def __init__(self) -> None:
         self._limit = RateLimit(_NATIVE_INTERVAL_S, _NATIVE_BURST)
@@ -83,15 +83,15 @@ class _NativeLines:
     def close(self) -> None:
         suppressed = sum(self._limit.take_suppressed().values())
         if suppressed:
-            self._logger.warning("lines like earlier ones were left out", extra={"suppressed": suppressed})
+            self._logger.warning("repeated native output suppressed", extra={"suppressed": suppressed})
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to the real standard error. A line that cannot be written is lost: there is nowhere to complain."""
+    """Writes to the real standard error. A line that cannot be written is lost: there is nowhere to report it."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ValueError):
-            self.stream.write('{"level": "error", "event": "an event could not be written to the log"}\n')
+            self.stream.write('{"level": "error", "event": "log event could not be formatted or written"}\n')
 
 
 @contextmanager
@@ -111,11 +111,11 @@ def _root_handler(handler: logging.Handler) -> Iterator[None]:
 
 @contextmanager
 def _hooks(stream: TextIO) -> Iterator[None]:
-    """Log what nobody caught; faulthandler writes to the real standard error, since it cannot wait for a thread."""
+    """Log uncaught exceptions. faulthandler writes to the real standard error, because it cannot wait for a thread."""
     before = sys.excepthook, threading.excepthook, sys.unraisablehook, faulthandler.is_enabled()
     sys.excepthook = lambda kind, error, trace: _log_uncaught("uncaught exception", error)
     threading.excepthook = lambda args: _log_uncaught("uncaught exception in a thread", args.exc_value)
-    sys.unraisablehook = lambda args: _log_uncaught("exception where none can be raised", args.exc_value)
+    sys.unraisablehook = lambda args: _log_uncaught("unraisable exception", args.exc_value)
     faulthandler.enable(stream)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the service says of itself at intervals: to systemd's watchdog, to its subscribers, and in its log."""
+"""Periodic output of the service: watchdog, status messages, the log's report, and the line in `systemctl status`."""
 
 import time
 from collections import Counter
@@ -16,21 +16,23 @@ from retinad.pipeline.worker import Worker
 from ..logs.rate_limit import RateLimit
 from .cameras import PACE_S, Cameras
 from .loop_lag import LoopLag
+from .monitor import StateMonitor
+from .state import ServiceState
 from .status import Announcer
 from .systemd import Notifier
 
 _LOOK_S = 0.2
 _SLOW_LOG_S = 10.0
-"""One line at most in this time, whatever number of subscribers does not keep up."""
+"""At most one line about slow subscribers in this time, however many there are."""
 
 _log = structlog.get_logger("retinad")
 
 
 async def beat(publisher: Publisher, worker: Worker[Engine], notifier: Notifier, lag: LoopLag) -> None:
-    """Let subscribers in, measure the loop's lag, and feed the watchdog, for ever.
+    """Accept subscribers, measure the event loop's lag, and feed the watchdog, forever.
 
-    The watchdog is fed only while this loop runs and the worker either has nothing to do or gets its steps done: a step
-    that takes as long as the watchdog's interval stops the feeding. Cameras do not matter to it.
+    The watchdog is fed only while this loop runs and the worker is idle or finishes its steps: a step that takes as
+    long as the watchdog's interval stops the feeding. Cameras do not affect it.
     """
     interval_s = notifier.watchdog_interval_s
     fed_at = float("-inf")
@@ -44,86 +46,92 @@ async def beat(publisher: Publisher, worker: Worker[Engine], notifier: Notifier,
 
 
 async def end_when_hung(worker: Worker[Engine], limit_s: float) -> None:
-    """Wait, for ever, for a call in the worker that takes longer than it may.
+    """Watch the worker, forever, for a call that exceeds its limit.
 
     Args:
-        worker: what may hang.
-        limit_s: its limit, for the message.
+        worker: runs the calls.
+        limit_s: their limit, for the message.
 
     Raises:
-        DeviceError: a call hangs; the log has where. Nothing of it, or after it, can be published.
+        DeviceError: a call hangs; the log has its stack. Its results, and those of later calls, are lost.
     """
     while True:
         await anyio.sleep(_LOOK_S)
         if worker.is_overdue:
-            await anyio.sleep(_LOOK_S)  # a machine that stood still as a whole is no hang: it goes on meanwhile
+            await anyio.sleep(_LOOK_S)  # a machine that was suspended is no hang: the call finishes in this time
             if worker.is_overdue:
-                _log.critical("the model hangs", busy_s=round(worker.busy_s, 1), stack=worker.stack())
-                raise DeviceError(f"a step is not done after model.step_timeout_s = {limit_s:g}")
+                _log.critical("model step hangs", busy_s=round(worker.busy_s, 1), stack=worker.stack())
+                raise DeviceError(f"a step did not finish within model.step_timeout_s = {limit_s:g}")
 
 
 async def report(
     cameras: Cameras,
+    monitor: StateMonitor,
     announcer: Announcer,
     publisher: Publisher,
     notifier: Notifier,
-    lag: LoopLag,
     interval_s: float,
 ) -> None:
-    """Publish every camera's status, log the frame rate, and show it in `systemctl status`, every `interval_s`."""
+    """Publish every camera's status, then log the service's state and show it in systemd, every `interval_s`."""
     rate, slow, limit = FrameRate(), set[str](), RateLimit(_SLOW_LOG_S)
     while True:
         await anyio.sleep(interval_s)
-        reports = cameras.reports
-        for name in [camera.config.name for camera in reports]:
-            if (camera := cameras.report(name)) is not None:  # as it is now: it may have ended meanwhile
+        for name in cameras.names:
+            if (camera := cameras.report(name)) is not None:  # read now: it may have ended since the loop began
                 announcer.camera_changed(camera.status, camera.counters)
             await anyio.sleep(PACE_S)
-        counters = cameras.counters
-        frames_per_s = rate.update(sum(one.published for one in counters))
-        cameras_now = show_states(camera.status.state for camera in reports)
-        notifier.status(f"cameras: {cameras_now}; {frames_per_s:.1f} frames/s")
-        statistics = publisher.statistics()
-        _log.info(
-            "report",
-            frames_per_s=round(frames_per_s, 1),
-            cameras=cameras_now,
-            published_total=sum(one.published for one in counters),
-            dropped_total=sum(one.dropped for one in counters),
-            failed_total=sum(one.failed for one in counters),
-            nan_total=sum(one.nan for one in counters),
-            peers=statistics.peers,
-            loop_lag_ms=lag.worst_ms,
-        )
+        state = monitor.snapshot()
+        frames_per_s = rate.update(state.totals.published)
+        notifier.status(status_line(state, frames_per_s))
+        _log.info("report", **report_fields(state, frames_per_s))
         slow.update(publisher.take_slow_peers())
         if slow and limit.admit("slow") is not None:
             _log.warning(
-                "subscribers do not keep up, and lose messages",
+                "subscribers too slow, messages dropped",
                 peers=sorted(slow),
-                kept_messages=statistics.send_hwm,
+                kept_messages=state.process.publisher.send_hwm,
                 advice="read faster, subscribe to fewer cameras, publish fewer layers, or raise publish.buffer_mb",
             )
             slow.clear()
-        if statistics.keys_error is not None:
-            _log.error("the authorised keys cannot be read; those read last still hold", problem=statistics.keys_error)
-        lag.reset()
+        if (problem := state.process.publisher.keys_error) is not None:
+            _log.error("authorized keys not readable, keeping the previous ones", problem=problem)
+        monitor.lag.reset()
 
 
-def show_states(states: Iterable[CameraState]) -> str:
-    """How many cameras are in which state, of the states that occur: `6 running, 2 ended`."""
+def status_line(state: ServiceState, frames_per_s: float) -> str:
+    """The state as one line, for `systemctl status`."""
+    return f"cameras: {count_states(camera.status.state for camera in state.cameras)}; {frames_per_s:.1f} frames/s"
+
+
+def report_fields(state: ServiceState, frames_per_s: float) -> dict[str, object]:
+    """The state as fields of the log's report."""
+    return {
+        "frames_per_s": round(frames_per_s, 1),
+        "cameras": count_states(camera.status.state for camera in state.cameras),
+        "published_total": state.totals.published,
+        "dropped_total": state.totals.dropped,
+        "failed_total": state.totals.failed,
+        "nan_total": state.totals.nan,
+        "peers": state.process.publisher.peers,
+        "loop_lag_ms": state.process.loop_lag_ms,
+    }
+
+
+def count_states(states: Iterable[CameraState]) -> str:
+    """Number of cameras in each state that occurs: `6 running, 2 ended`."""
     count = Counter(states)
     return ", ".join(f"{count[state]} {state}" for state in CameraState if count[state]) or "none"
 
 
 class FrameRate:
-    """Frames a second between two readings of a counter."""
+    """Frames per second between two readings of a counter."""
 
     def __init__(self) -> None:
         self._count = 0
         self._at = time.monotonic()
 
     def update(self, count: int) -> float:
-        """The rate since the last call, or since this was made."""
+        """The rate since the last call; the first time, since the object was made."""
         now = time.monotonic()
         frames_per_s = (count - self._count) / max(now - self._at, 1e-9)
         self._count, self._at = count, now

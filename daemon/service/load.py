@@ -1,4 +1,4 @@
-"""Loads the model in the worker's thread: systemd is told that it takes long, and a device gets time to be there."""
+"""Loads the model in the worker's thread, asks systemd for more time, and retries a busy device."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, AsyncExitStack
@@ -16,17 +16,17 @@ from .systemd import Notifier
 
 TRIES = 3
 PAUSE_S = 5.0
-"""Between tries: a GPU that another process is about to let go, or that the driver still sets up, is there then."""
+"""Pause between tries: time for another process to release the GPU, or for the driver to finish setting it up."""
 
 _ASK_S = 5.0
 _USUAL_SIZES = ((640, 480), (1920, 1080))
-"""4:3 and 16:9: a camera of another shape costs a moment at its first frame."""
+"""4:3 and 16:9. A camera with another aspect ratio is warmed up by its first frame, which then takes longer."""
 
 _log = structlog.get_logger("retinad")
 
 
 def make_engine(config: ServiceConfig) -> Engine:
-    """The service's engine: see `open_engine`; warm for the usual shapes of pictures."""
+    """The service's engine (see `open_engine`), warmed up for the usual aspect ratios."""
     return open_engine(config.model, _USUAL_SIZES)
 
 
@@ -36,20 +36,20 @@ async def load_worker(
     resources: AsyncExitStack,
     notifier: Notifier,
 ) -> Worker[Engine]:
-    """A worker whose engine is warm, entered in `resources`.
+    """A worker with a warm engine, entered in `resources`.
 
     Args:
-        make: makes the engine; runs in the worker's thread, and again after a failure of the device.
+        make: makes the engine, in the worker's thread; called again if the device fails.
         call_limit_s: see `Worker`.
         resources: closes the worker at the end.
-        notifier: told every few seconds that loading takes longer.
+        notifier: asked for more time every few seconds.
 
     Raises:
         ModelError: the model cannot be loaded or warmed up.
-        DeviceError: the device failed at every try.
+        DeviceError: the device failed every time.
     """
     async with anyio.create_task_group() as asking:
-        asking.start_soon(_ask_for_time, notifier, name="start-up time")
+        asking.start_soon(_ask_for_time, notifier, name="extend start timeout")
         worker = await _load(make, call_limit_s, resources)
         asking.cancel_scope.cancel()
     return worker
@@ -66,7 +66,7 @@ async def _load(
             failures += 1
             if failures == TRIES:
                 raise
-            _log.warning("the device failed, trying again", problem=str(error), tries=failures, pause_s=PAUSE_S)
+            _log.warning("device failed, retrying", problem=str(error), tries=failures, pause_s=PAUSE_S)
         await anyio.sleep(PAUSE_S)
 
 

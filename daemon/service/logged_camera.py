@@ -1,4 +1,4 @@
-"""A camera as the service runs it: one whose changes of state, and what its capture process prints, are in the log."""
+"""A camera whose state changes, and whatever its capture process prints, are logged."""
 
 from collections.abc import Callable
 
@@ -6,17 +6,17 @@ from retinad.pipeline.capture.camera import Camera, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.frame_queue import FrameQueue
 
-from .events import CameraLog
+from .camera_log import CameraLog
 
 
 class LoggedCamera:
-    """A camera and its log, which is closed however the camera comes to its end.
+    """A camera and its log, which is closed however the camera ends.
 
     Args:
-        config: the camera.
+        config: the camera's configuration.
         queue: where its frames go.
-        on_status: told each change of state, after the log.
-        first_epoch: number of its first connection.
+        on_status: called with each change of state, after it is logged.
+        first_epoch: stream epoch of its first connection.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class LoggedCamera:
 
     @property
     def status(self) -> CameraStatus:
-        """Where it stands."""
+        """Its current state."""
         return self._camera.status
 
     async def run(self) -> CameraStatus:

@@ -1,11 +1,11 @@
-"""How late the event loop runs: the one number that tells whether something blocks it."""
+"""The event loop's lag: whether, and for how long, something blocks it."""
 
 import time
 from collections.abc import Callable
 
 
 class LoopLag:
-    """Measures by a beat that should come every `interval_s`: what is more than that is lag.
+    """Measures lag with a beat that is due every `interval_s`: whatever it is late is lag.
 
     Args:
         interval_s: seconds between beats.
@@ -19,7 +19,7 @@ class LoopLag:
         self._worst_s = 0.0
 
     def beat(self) -> None:
-        """Note that the loop has just run."""
+        """Record that the loop runs now."""
         now = self._clock()
         if self._due is not None:
             self._worst_s = max(self._worst_s, now - self._due)
@@ -27,9 +27,9 @@ class LoopLag:
 
     @property
     def worst_ms(self) -> float:
-        """The greatest lag since `reset`, in milliseconds."""
+        """The worst lag since `reset`, in milliseconds."""
         return round(1000 * self._worst_s, 2)
 
     def reset(self) -> None:
-        """Begin a new interval of measurement."""
+        """Start a new measuring interval."""
         self._worst_s = 0.0

@@ -1,4 +1,4 @@
-"""`retinad run`: opens the log and the line to systemd, loads the config, and hands over to the service."""
+"""`retinad run`: opens the log and the connection to systemd, loads the config, and runs the service."""
 
 import logging
 import os
@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.directories import DirectoryError, held, make_private
+from ..config.keys import error_text
 from ..exit_codes import ExitCode
 from ..kernel_cache import KernelCache, keep_kernels
 from ..logs.redact import Redactor
 from ..logs.setup import Log, open_log
 from ..versions import find_versions
-from .startup_times import StartUp
+from .startup_times import StartupTimer
 from .systemd import Notifier
 
 if TYPE_CHECKING:
     from ..config.load import ServiceConfig
 
 _IMPORT_TIMEOUT_S = 120.0
-"""Time asked of systemd for importing torch from a cold disk."""
+"""Start-up time requested from systemd, for importing torch from a cold disk."""
 
 _log = logging.getLogger("retinad")
 
@@ -33,7 +34,7 @@ def run_service(path: Path, stack: ExitStack) -> ExitCode:
 
     Args:
         path: the config file.
-        stack: what is closed when the command is over: the log stays open until then.
+        stack: closed when the command is over; keeps the log open until then.
     """
     begun_s = time.monotonic()
     stack.enter_context(_early_signals())
@@ -43,25 +44,24 @@ def run_service(path: Path, stack: ExitStack) -> ExitCode:
     notifier.status("loading")
     cache = keep_kernels(stack)
     _report_cache(cache)
-    return _load_and_serve(path, log, notifier, StartUp(cache, begun_s), stack)
+    return _load_and_serve(path, log, notifier, StartupTimer(cache, begun_s), stack)
 
 
 def _report_cache(cache: KernelCache) -> None:
     if cache.problem is not None:
-        _log.warning("compiled kernels are not kept: %s", cache.problem)
+        _log.warning("kernel cache disabled: %s", cache.problem)
     if cache.removed:
-        _log.warning("compiled kernels were damaged and are removed", extra={"kernels": cache.removed})
+        _log.warning("removed damaged compiled kernels", extra={"kernels": cache.removed})
 
 
 @contextmanager
 def _early_signals() -> Iterator[None]:
-    """What signals do until the service takes them: SIGHUP and SIGUSR1 wait, SIGTERM and SIGINT are a clean end.
+    """Signal handling until the service takes over: SIGHUP and SIGUSR1 wait, SIGTERM and SIGINT exit cleanly.
 
-    There is nothing yet that would need closing. An exception would not do: libraries are being imported, and some of
-    them catch what they do not know.
+    Nothing needs closing yet. They exit directly, since an exception raised during imports may be caught by a library.
     """
-    held_back = {signal.SIGHUP, signal.SIGUSR1}  # as `__main__` has done, if it began there
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, held_back)
+    blocked = {signal.SIGHUP, signal.SIGUSR1}  # already blocked if the process started in `__main__`
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
         signal.signal(number, lambda number, frame: os._exit(ExitCode.OK))
@@ -73,15 +73,15 @@ def _early_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _load_and_serve(path: Path, log: Log, notifier: Notifier, start_up: StartUp, stack: ExitStack) -> ExitCode:
-    # Imported here: what libraries print while they are imported must find the log open.
+def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTimer, stack: ExitStack) -> ExitCode:
+    # Imported here: the log must be open before libraries print anything during import.
     from retinad.pipeline.errors import DeviceError, ModelError, PublishError
     from retinad.pipeline.publish.publisher import check_free
 
     from ..config.load import ConfigError, load_config, load_publishing
 
     try:
-        # First what can be wrong and takes no torch to find out, which takes seconds to import.
+        # Check first what needs no torch, whose import takes seconds.
         if (publishing := load_publishing(path)) is not None:
             make_private(publishing.runtime_dir)
             check_free(publishing.publish)
@@ -91,22 +91,22 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, start_up: StartUp,
         if config.states_dir is not None:
             make_private(config.states_dir)
             stack.enter_context(held(config.states_dir))
-        return _serve(config, path, log, notifier, start_up)
+        return _serve(config, path, log, notifier, timer)
     except ConfigError as error:
         for problem in error.problems:
             place = {"key": problem.key or None, "line": problem.line, "column": problem.column}
             _log.error("%s", problem, extra={name: part for name, part in place.items() if part is not None})
         return ExitCode.CONFIG
     except DeviceError as error:
-        _log.critical("the device failed: %s", error)
+        _log.critical("device failed: %s", error)
         return ExitCode.FAULT
     except (ModelError, PublishError, DirectoryError) as error:
-        _log.error("%s", error)
+        _log.error("%s", error_text(error))
         return ExitCode.UNAVAILABLE
 
 
-def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier, start_up: StartUp) -> ExitCode:
-    # Imported here: torch takes seconds, and a wrong config is refused without it.
+def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier, timer: StartupTimer) -> ExitCode:
+    # Imported here: torch takes seconds, and an invalid config is rejected without it.
     import anyio
 
     from ..config.load import load_config
@@ -116,7 +116,7 @@ def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier, st
         load_config=partial(load_config, path),
         configure=partial(_configure, log),
         versions=find_versions(),
-        start_up=start_up,
+        startup=timer,
     )
     return anyio.run(serve, config, dependencies, notifier)
 

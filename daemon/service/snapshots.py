@@ -1,4 +1,4 @@
-"""Keeps what streams remember across a restart: a file a camera, written at the stop, used once at the next start."""
+"""Carries streams across a restart: one file for each camera, written at the stop and used once at the next start."""
 
 import time
 from pathlib import Path
@@ -13,16 +13,18 @@ from retinad.pipeline.files.atomic import PARTIAL
 from retinad.pipeline.frames import Size
 from retinad.pipeline.worker import Worker
 
+from ..config.keys import error_text
+
 _log = structlog.get_logger("retinad")
 
 _SUFFIX = ".safetensors"
 
 
-class KeptStates:
-    """Reads and writes the files, in the worker's thread. Nothing that goes wrong with one stops a camera.
+class StreamSnapshots:
+    """Saves and restores streams, in the worker's thread. Failures are logged and stop no camera.
 
     Args:
-        folder: where they are, or None to keep nothing. It exists.
+        folder: an existing folder for the files, or None to save nothing.
         worker: owner of the engine.
     """
 
@@ -31,13 +33,13 @@ class KeptStates:
         self._worker = worker
         self._sizes: dict[str, Size] = {}
         if folder is not None:
-            for left in folder.glob(f"*{PARTIAL}"):  # of a process that was killed while it wrote
+            for left in folder.glob(f"*{PARTIAL}"):  # from a process that was killed while writing
                 left.unlink(missing_ok=True)
 
     async def restore(self, camera: str) -> None:
-        """Let a stream that was just opened go on from its file, if there is one and it fits; the file is then gone.
+        """Restore a newly opened stream from its file, if there is one and it fits, and delete the file.
 
-        So a memory is used once: after a crash the next start has none, rather than one of long ago.
+        A snapshot is used once: after a crash, the next start begins empty rather than from an old snapshot.
         """
         path = self._path(camera)
         if path is None:
@@ -45,32 +47,32 @@ class KeptStates:
         try:
             saved = await self._worker.run(lambda engine: _load(engine, camera, path), limited=False)
         except (StateError, AdmissionError, OSError) as error:
-            _log.warning("the kept memory is not used", camera=camera, reason=str(error))
+            _log.warning("stream snapshot not used", camera=camera, reason=error_text(error))
             return
         if saved is None:
             return
         self._sizes[camera] = saved.source_size
         _log.info(
-            "goes on from its kept memory",
+            "stream snapshot restored",
             camera=camera,
             epoch=saved.counters.epoch,
             epoch_frame=saved.counters.next_frame,
             age_s=round(time.time() - saved.saved_unix_ns / 1e9, 1),
         )
 
-    def see(self, camera: str, size: Size) -> None:
-        """Note the size of a camera's frames: a memory of another size is of no use, and the log says so."""
-        kept = self._sizes.pop(camera, size)
-        if kept != size:
-            reason = "its frames were {}x{}, are {}x{}".format(*kept, *size)
-            _log.warning("the kept memory is not used", camera=camera, reason=reason)
+    def check_size(self, camera: str, size: Size) -> None:
+        """Log if a restored snapshot is dropped because the camera's frames now have another size."""
+        saved = self._sizes.pop(camera, size)
+        if saved != size:
+            reason = "its frames were {}x{}, now they are {}x{}".format(*saved, *size)
+            _log.warning("stream snapshot not used", camera=camera, reason=reason)
 
     async def save(self, config: CameraConfig, within_s: float) -> None:
-        """Write a stream to its file, whole or not at all.
+        """Write a stream to its file, completely or not at all.
 
         Args:
-            config: whose stream; it has no frames waiting.
-            within_s: seconds after which to give up.
+            config: the stream's camera, which has no frames in flight.
+            within_s: time limit in seconds.
         """
         path, deadline_s = self._path(config.name), time.monotonic() + within_s
         if path is None:
@@ -78,9 +80,9 @@ class KeptStates:
         try:
             await self._worker.run(lambda engine: _save(engine, config, path, deadline_s), limited=False)
         except (StateError, ValueError) as error:
-            _log.warning("the memory is not kept", camera=config.name, reason=str(error))
+            _log.warning("stream snapshot not saved", camera=config.name, reason=str(error))
         else:
-            _log.info("the memory is kept", camera=config.name, file=str(path))
+            _log.info("stream snapshot saved", camera=config.name, file=str(path))
 
     def _path(self, camera: str) -> Path | None:
         return None if self._folder is None else self._folder / f"{camera}{_SUFFIX}"
@@ -97,6 +99,6 @@ def _load(engine: Engine, camera: str, path: Path) -> SavedStream | None:
 def _save(engine: Engine, config: CameraConfig, path: Path, deadline_s: float) -> None:
     frames = {stream.camera: stream.frames for stream in engine.statistics().streams}
     if frames.get(config.name, 0) < config.stream.scale_frames:
-        # Its first block, if there was one, was cut short by the stop, and would be too short for ever.
-        raise StateError("its first frames were still being gathered")
+        # The stop cut its first block short, if there was one, and a restored stream would keep the short block.
+        raise StateError("its first block of frames was incomplete")
     engine.save_state(config.name, path, deadline_s=deadline_s)

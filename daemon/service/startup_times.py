@@ -1,4 +1,4 @@
-"""How long the service took to be ready, part by part: what to look at when a restart takes long."""
+"""Measures how long the service takes to become ready, phase by phase."""
 
 import time
 from dataclasses import dataclass
@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 from ..kernel_cache import KernelCache
 
-if TYPE_CHECKING:  # torch comes with it, and must find the cache's variables set
+if TYPE_CHECKING:  # it imports torch, which must find the kernel cache's variables set
     from retinad.pipeline.engine.statistics import LoadTimes
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyTimes:
-    """Seconds from the command's beginning until the service was ready, and where they went.
+class StartupTimes:
+    """Seconds from the start of the command until the service was ready, by phase.
 
     Attributes:
-        total_s: all of them: the parts, and a little between them.
-        imports_s: libraries imported, the config read.
-        weights_s: the device opened, the model made, its weights read and put there.
-        kernels_s: attention's kernels loaded, or compiled where there were none, and tried.
-        warm_up_s: the first forwards, in which all other kernels are loaded or compiled.
-        kernels_compiled: kernels that were not in the cache before; as files of machine code.
+        total_s: the whole time; slightly more than the sum of the phases.
+        imports_s: importing libraries and reading the config.
+        weights_s: opening the device, building the model, and loading its weights.
+        kernels_s: loading or compiling the attention kernels, and a trial run of them.
+        warm_up_s: the first forward passes, which load or compile all other kernels.
+        kernels_compiled: kernels that were not in the cache, counted as files of machine code.
     """
 
     total_s: float
@@ -31,11 +31,11 @@ class ReadyTimes:
     kernels_compiled: int
 
 
-class StartUp:
-    """Watches one start of the service; made when the command begins.
+class StartupTimer:
+    """Times one start of the service. Make it when the command begins.
 
     Args:
-        cache: where compiled kernels are kept.
+        cache: the cache of compiled kernels.
         begun_s: `time.monotonic()` when the command began; None for now.
     """
 
@@ -46,17 +46,21 @@ class StartUp:
         self._entered_s = self._loaded_s = self._begun_s
 
     def enter(self) -> None:
-        """All is imported and the config is read: the service begins."""
+        """Mark the end of imports and config: the service begins."""
         self._entered_s = time.monotonic()
 
     def loaded(self) -> None:
-        """The engine is there, and warm."""
+        """Mark the engine as loaded and warm."""
         self._loaded_s = time.monotonic()
 
-    def ready(self, load: "LoadTimes") -> ReadyTimes:
-        """The service is ready; `load` is what the engine says of its own making."""
+    def ready(self, load: "LoadTimes") -> StartupTimes:
+        """Mark the service as ready, and return all times.
+
+        Args:
+            load: times that the engine measured itself.
+        """
         loading_s = self._loaded_s - self._entered_s
-        return ReadyTimes(
+        return StartupTimes(
             total_s=round(time.monotonic() - self._begun_s, 3),
             imports_s=round(self._entered_s - self._begun_s, 3),
             weights_s=round(load.weights_s, 3),

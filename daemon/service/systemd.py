@@ -1,6 +1,7 @@
-"""Tells systemd how the service is: the sd_notify protocol over a datagram socket, and nothing without systemd.
+"""The sd_notify protocol: readiness, status and watchdog for systemd over a datagram socket. Without systemd, a no-op.
 
-This is one of the three files that read the process's environment (the others are `config.py` and `caches.py`).
+One of the three modules that read the process's environment (the others are `config/environment.py` and
+`kernel_cache.py`).
 """
 
 import os
@@ -11,14 +12,14 @@ from typing import Self
 
 
 class Notifier:
-    """The line to the service manager. No method raises or takes over 0.1 s; without systemd they do nothing.
+    """Sends notifications to the service manager. No method raises or blocks for more than 0.1 s.
 
-    Only the main process may hold one (`NotifyAccess=main`): making one takes `NOTIFY_SOCKET`, `WATCHDOG_USEC` and
-    `WATCHDOG_PID` out of the environment given, so that child processes do not inherit them.
+    For the main process only (`NotifyAccess=main`): the constructor removes `NOTIFY_SOCKET`, `WATCHDOG_USEC` and
+    `WATCHDOG_PID` from the given environment, so that child processes do not inherit them.
 
     Attributes:
-        watchdog_interval_s: seconds between `watchdog()` calls that keep the service alive with room to spare (half of
-            what the manager allows), or None where the manager does not watch this process.
+        watchdog_interval_s: seconds between `watchdog()` calls that keep the service alive with a margin (half of the
+            manager's limit), or None if the manager does not watch this process.
     """
 
     def __init__(self, environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
@@ -30,11 +31,11 @@ class Notifier:
         self._socket = _open_socket() if address.startswith(("/", "@")) else None
 
     def ready(self) -> None:
-        """The service is up, or is done reloading."""
+        """The service is up, or has finished reloading."""
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """The service reads its config again; `ready()` must follow, whether the new config was taken or not."""
+        """The service is reloading its config; `ready()` must follow, even if the new config is rejected."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:
@@ -42,7 +43,7 @@ class Notifier:
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
-        """Show one line in `systemctl status`. The caller keeps secrets out of it."""
+        """Show one line in `systemctl status`. It must not hold secrets."""
         self._send(f"STATUS={' '.join(text.split())}")
 
     def watchdog(self) -> None:
@@ -60,7 +61,7 @@ class Notifier:
         self.close()
 
     def close(self) -> None:
-        """Close the socket; later calls do nothing. May be called again."""
+        """Close the socket; later calls do nothing. Idempotent."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -69,10 +70,10 @@ class Notifier:
         if self._socket is None:
             return
         try:
-            # By address each time: a manager that starts anew may make its socket anew.
+            # By address each time: a manager that restarts may recreate its socket.
             self._socket.sendto(text.encode(errors="replace"), self._address)
         except OSError:
-            # The manager is away or its queue is full: the next message is due soon, and the service goes on without.
+            # The manager is gone or its queue is full. The next message follows soon, and the service works without.
             return
 
 

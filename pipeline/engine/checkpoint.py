@@ -183,9 +183,8 @@ def _checked(file: StateFile, setting: Setting, path: Path) -> SavedStream:
         saved = msgspec.json.decode(file.header, type=SavedStream)
     except (msgspec.DecodeError, ValueError) as error:
         raise StateError(f"{path} cannot be read: {error}") from error
-    found = "; ".join(differences(saved.setting, setting))
-    if found:
-        raise StateError(f"{path} is for another stream: {found}")
+    if found := tuple(differences(saved.setting, setting)):
+        raise StateError(f"{path} is for another stream", found)
     return saved
 
 

@@ -19,7 +19,6 @@ from retinad.client.wire import (
     HelloHeader,
     Kind,
     ModelHeader,
-    ServiceHeader,
     StatusHeader,
     encode,
     encode_features,
@@ -122,16 +121,12 @@ class Publisher:
         self._describe = describe
         self._resources = ExitStack()
         self._socket: PublishSocket | None = None
-        self._opened_s = time.monotonic()
         self._hello_due_s = 0.0
         self._hello_sent_s = float("-inf")
-        self._loop_lag_ms = 0.0
         self._sent_messages = 0
         self._sent_bytes = 0
         self._hello_messages = 0
         self._subscriptions = 0
-        self._reloads = 0
-        self._reload_failures = 0
 
     def __enter__(self) -> Self:
         self.open()
@@ -156,7 +151,7 @@ class Publisher:
         with ExitStack() as resources:
             self._socket = resources.enter_context(_bound(self._config, self._send_hwm))
             self._resources = resources.pop_all()
-        self._opened_s = self._hello_due_s = time.monotonic()
+        self._hello_due_s = time.monotonic()
 
     def close(self) -> None:
         """Send what waits, for half a second at most, and unbind. Idempotent."""
@@ -196,18 +191,9 @@ class Publisher:
         )
         self._send(encode_features(header, [tensor_bytes(tensor) for tensor in features.tensors]))
 
-    def publish_status(self, status: StatusHeader, *, loop_lag_ms: float = 0.0) -> None:
-        """Publish a camera's state, with the service's own figures filled in.
-
-        Args:
-            status: the state; `instance`, `publish_unix_ns` and `service` are replaced.
-            loop_lag_ms: how late the event loop ran in the last interval.
-        """
-        self._loop_lag_ms = loop_lag_ms
-        stamped = msgspec.structs.replace(
-            status, instance=self.instance, publish_unix_ns=time.time_ns(), service=self._service()
-        )
-        self._send(encode(stamped))
+    def publish_status(self, status: StatusHeader) -> None:
+        """Publish a camera's state; `instance` and `publish_unix_ns` are filled in."""
+        self._send(encode(msgspec.structs.replace(status, instance=self.instance, publish_unix_ns=time.time_ns())))
 
     def publish_end(self, end: EndHeader) -> None:
         """Publish that a camera is finished; `instance` and `publish_unix_ns` are filled in."""
@@ -224,14 +210,8 @@ class Publisher:
             publish_unix_ns=time.time_ns(),
             endpoints=self.endpoints,
             heartbeat_s=self._config.heartbeat_s,
-            service=self._service(),
         )
         self._send(encode(hello))
-
-    def count_reload(self, *, taken: bool) -> None:
-        """Count that the config was read anew, and whether it was taken, for the `service` of all messages."""
-        self._reloads += 1
-        self._reload_failures += not taken
 
     def poll(self) -> None:
         """Let new subscribers in, count peers, and send `hello` where it is due. Cheap; call it every 50 ms or so."""
@@ -274,16 +254,3 @@ class Publisher:
         if self._socket is None:
             raise PublishError("the publisher is closed")
         return self._socket
-
-    def _service(self) -> ServiceHeader:
-        statistics = self.statistics()
-        return ServiceHeader(
-            uptime_s=round(time.monotonic() - self._opened_s, 3),
-            loop_lag_ms=self._loop_lag_ms,
-            peers=statistics.peers,
-            sent_messages=statistics.sent_messages,
-            sent_bytes=statistics.sent_bytes,
-            handshake_failures=statistics.handshake_failures,
-            reloads=self._reloads,
-            reload_failures=self._reload_failures,
-        )

@@ -9,7 +9,7 @@ from retinad.daemon.kernel_cache import VARIABLES
 
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Commands keep kernels in a folder of the test's, and those that run in this process leave no variable behind."""
+    """Let commands keep kernels in a folder of the test, and restore the variables that they set in this process."""
     monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path / "cache"))
     for name in VARIABLES:
-        monkeypatch.setenv(name, "")  # counts as not set; what was there comes back after the test
+        monkeypatch.setenv(name, "")  # counts as not set; the old value is restored after the test

@@ -1,4 +1,4 @@
-"""An engine that fails as a test says, around a small real one; as a program, the whole service with such an engine.
+"""A small real engine that fails on purpose; as a program, the whole service with such an engine.
 
 `faulty.py hang run --config FILE`
 """
@@ -11,26 +11,26 @@ import torch
 
 from retinad.daemon.cli.app import main
 from retinad.pipeline.config import ModelConfig
-from retinad.pipeline.engine import open as opening
+from retinad.pipeline.engine import open as engine_open
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.executor import StepOutput
 from retinad.pipeline.engine.model_runner import WhileDeviceBusy
 from retinad.pipeline.frames import Frame
 
 AT = 6
-"""Number of the step, from 1, that fails: its forward does."""
+"""Number of the step, from 1, whose forward pass fails."""
 
 ILLEGAL_ACCESS = RuntimeError("CUDA error: an illegal memory access was encountered")
 BUSY = torch.AcceleratorError("CUDA error: CUDA-capable device(s) is/are busy or unavailable")
 
 
 class FaultyEngine(Engine):
-    """Fails at a step.
+    """Fails at one step, or several in a row.
 
     Args:
         config: the model.
-        error: what is raised, or the seconds that the step hangs.
-        times: steps in a row that fail.
+        error: the exception to raise, or the seconds to hang.
+        times: number of steps that fail.
     """
 
     def __init__(self, config: ModelConfig, error: Exception | float, times: int = 1) -> None:
@@ -55,11 +55,11 @@ class FaultyEngine(Engine):
 
 
 def out_of_memory() -> torch.OutOfMemoryError:
-    """A new one each time: a traceback would grow."""
+    """A new exception each time: the traceback of a shared one would grow."""
     return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
 
 if __name__ == "__main__":
     assert sys.argv.pop(1) == "hang"
-    opening.Engine = lambda config: FaultyEngine(config, 60.0)  # type: ignore[misc,assignment]
+    setattr(engine_open, "Engine", lambda config: FaultyEngine(config, 60.0))  # noqa: B010  # `open_engine` makes this one
     main()

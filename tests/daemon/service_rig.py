@@ -1,4 +1,4 @@
-"""Runs the real service as a process, on a config made for the test, and listens to it over real sockets."""
+"""Runs the real service as a process, with a config written for the test, and subscribes to it over real sockets."""
 
 import contextlib
 import json
@@ -10,17 +10,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 
 from retinad.client import Kind, Record, Subscriber
 
+from ..deadlines import scaled
+
 FAULTY = Path(__file__).with_name("faulty.py")
 
 
 def write_frames(folder: Path, count: int, width: int = 160, height: int = 120) -> list[Path]:
-    """Lossless pictures, each different, named so that natural order is not alphabetical order."""
+    """Lossless images, each different, named so that natural order differs from alphabetical order."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     paths = [folder / f"frame{number}.png" for number in range(count)]
@@ -38,7 +41,7 @@ def camera(name: str, source: object, **keys: object) -> str:
 
 
 def write_config(folder: Path, cameras: str, *, service: str = "", publish: str = "", model: str = "") -> Path:
-    """A config with a tiny model that publishes on an ipc socket in `folder`; a reload finds the old one or the new."""
+    """Write a config with a tiny model and an ipc socket in `folder`; a reload sees either the old file or the new."""
     path, draft = folder / "config.toml", folder / "config.draft"
     draft.write_text(
         f"""
@@ -77,21 +80,26 @@ class ServiceProcess:
         self.log = log
         self.notifications = notifications
 
+    def events(self) -> list[dict[str, Any]]:
+        """The lines of the log so far."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
     def notified(self, text: str, timeout_s: float = 30.0) -> list[str]:
-        """Everything that systemd would have been told, up to and including `text`."""
-        told: list[str] = []
-        deadline = time.monotonic() + timeout_s
+        """Wait for a notification to systemd that holds `text`: all of them, up to and including that one."""
+        received: list[str] = []
+        deadline = time.monotonic() + scaled(timeout_s)
         while True:
             self.notifications.settimeout(max(0.01, deadline - time.monotonic()))
             try:
-                told.append(self.notifications.recv(4096).decode())
+                received.append(self.notifications.recv(4096).decode())
             except TimeoutError:
-                raise AssertionError(f"never told {text!r}, only {told}; log:\n{self.log.read_text()}") from None
-            if text in told[-1]:
-                return told
+                log = self.log.read_text()
+                raise AssertionError(f"no notification {text!r}, only {received}; log:\n{log}") from None
+            if text in received[-1]:
+                return received
 
-    def told(self) -> list[str]:
-        """What systemd would have been told since it was last asked, without waiting."""
+    def notifications_so_far(self) -> list[str]:
+        """The notifications that are waiting, without waiting for more."""
         texts: list[str] = []
         self.notifications.setblocking(False)
         with contextlib.suppress(BlockingIOError):
@@ -100,10 +108,14 @@ class ServiceProcess:
         return texts
 
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = 10.0) -> tuple[int, float]:
-        """Exit code, and the seconds that it took."""
+        """Send a signal and wait for the end: the exit code, and the seconds that it took."""
         started = time.monotonic()
         self.process.send_signal(number)
-        return self.process.wait(timeout_s), time.monotonic() - started
+        return self.process.wait(scaled(timeout_s)), time.monotonic() - started
+
+    def wait(self, timeout_s: float = 10.0) -> int:
+        """Wait until the service ends by itself: the exit code."""
+        return self.process.wait(scaled(timeout_s))
 
 
 @contextlib.contextmanager
@@ -114,7 +126,7 @@ def running(
     env: dict[str, str] | None = None,
     program: Sequence[str] = ("-m", "retinad.daemon"),
 ) -> Iterator[ServiceProcess]:
-    """Start the service with a NOTIFY_SOCKET; kill it in the end if it still runs."""
+    """Start the service with a NOTIFY_SOCKET, and kill it at the end if it still runs."""
     folder = config.parent
     address = str(folder / "notify.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
@@ -135,12 +147,12 @@ def running(
 
 
 def subscriber(folder: Path, *kinds: Kind) -> Subscriber:
-    """Make it before the service starts: then nothing is missed, since sockets are bound before the model is loaded."""
-    return Subscriber(f"ipc://{folder}/features.sock", kinds=kinds or tuple(Kind), timeout_s=30.0)
+    """Open it before the service starts: it then misses nothing, as sockets are bound before the model is loaded."""
+    return Subscriber(f"ipc://{folder}/features.sock", kinds=kinds or tuple(Kind), timeout_s=scaled(30.0))
 
 
 def receive_until(source: Subscriber, done: Callable[[Record], bool]) -> list[Record]:
-    """All records up to and including the first for which `done` holds."""
+    """Receive until `done` holds: all records, including that one."""
     records = [source.receive()]
     while not done(records[-1]):
         records.append(source.receive())

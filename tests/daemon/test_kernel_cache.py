@@ -1,4 +1,4 @@
-"""Compiled kernels are kept in the service's own folder, or where the operator says; trouble there stops nothing."""
+"""Compiled kernels are kept in the service's folder, or the operator's; problems there stop no command."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def write(path: Path, content: bytes = b"x") -> Path:
     return path
 
 
-def test_every_library_is_told_of_its_place_in_the_cache_directory(tmp_path: Path) -> None:
+def test_every_library_gets_its_folder_in_the_cache_directory(tmp_path: Path) -> None:
     environment = {"CACHE_DIRECTORY": str(tmp_path / "cache")}
     with ExitStack() as stack:
         cache = keep_kernels(stack, environment)
@@ -29,17 +29,17 @@ def test_every_library_is_told_of_its_place_in_the_cache_directory(tmp_path: Pat
         "FLASHINFER_WORKSPACE_BASE": f"{tmp_path}/cache/flashinfer",
         "CUDA_CACHE_PATH": f"{tmp_path}/cache/cuda",
     }
-    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700, "what runs as code is nobody else's to write"
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700, "nobody else may write code that the service runs"
 
 
-def test_what_the_operator_has_set_stays(tmp_path: Path) -> None:
+def test_variables_of_the_operator_are_kept(tmp_path: Path) -> None:
     environment = {"CACHE_DIRECTORY": str(tmp_path / "cache"), "TRITON_CACHE_DIR": "/mine"}
     with ExitStack() as stack:
         keep_kernels(stack, environment)
     assert (environment["TRITON_CACHE_DIR"], environment["CUDA_CACHE_PATH"]) == ("/mine", f"{tmp_path}/cache/cuda")
 
 
-def test_where_the_operator_has_set_all_nothing_is_made(tmp_path: Path) -> None:
+def test_no_folder_is_created_if_the_operator_has_set_all_variables(tmp_path: Path) -> None:
     environment = dict.fromkeys(VARIABLES, "/mine") | {"CACHE_DIRECTORY": str(tmp_path / "cache")}
     with ExitStack() as stack:
         cache = keep_kernels(stack, environment)
@@ -48,7 +48,7 @@ def test_where_the_operator_has_set_all_nothing_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["file", "file/below", "link"])
-def test_a_folder_that_cannot_be_used_is_named_and_a_temporary_one_takes_its_place(folder: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_named_and_replaced_by_a_temporary_one(folder: str, tmp_path: Path) -> None:
     write(tmp_path / "file")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     environment = {"CACHE_DIRECTORY": str(tmp_path / folder)}
@@ -58,10 +58,10 @@ def test_a_folder_that_cannot_be_used_is_named_and_a_temporary_one_takes_its_pla
         assert cache.folder is not None
         assert os.access(cache.folder, os.W_OK)
         assert environment["TRITON_CACHE_DIR"] == f"{cache.folder}/triton"
-    assert not cache.folder.exists(), "it is gone when the service is"
+    assert not cache.folder.exists(), "it is removed when the service stops"
 
 
-def test_kernels_that_were_never_written_out_are_compiled_again_and_no_others(tmp_path: Path) -> None:
+def test_only_damaged_kernels_are_removed(tmp_path: Path) -> None:
     good = write(tmp_path / "triton" / "A" / "kernel.cubin")
     lock = write(tmp_path / "triton" / "A" / "lock", b"")
     described = write(tmp_path / "triton" / "B" / "__grp__kernel.json")
@@ -76,7 +76,7 @@ def test_kernels_that_were_never_written_out_are_compiled_again_and_no_others(tm
     assert cache.compiled() == 1
 
 
-def test_compiled_kernels_are_counted_wherever_a_library_puts_them(tmp_path: Path) -> None:
+def test_compiled_kernels_are_counted_in_every_subfolder(tmp_path: Path) -> None:
     with ExitStack() as stack:
         cache = keep_kernels(stack, {"CACHE_DIRECTORY": str(tmp_path)})
     assert cache.compiled() == 0
@@ -104,7 +104,7 @@ def test_flashinfer_keeps_its_kernels_there(tmp_path: Path) -> None:
     assert result.stdout.startswith(f"{tmp_path}/flashinfer/")
 
 
-def test_no_library_that_compiles_is_imported_before_it_is_told() -> None:
+def test_no_library_that_compiles_is_imported_before_its_variable_is_set() -> None:
     script = (
         "import sys, retinad.daemon.service.run; print(sorted({'torch', 'triton', 'flashinfer'} & sys.modules.keys()))"
     )

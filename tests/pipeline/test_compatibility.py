@@ -1,4 +1,4 @@
-"""What is known against a model's settings is said with its key, its reason and a way out, and nothing that can run."""
+"""Settings that cannot run are reported with their field, the reason and a way out; settings that can are not."""
 
 import importlib.util
 from dataclasses import replace
@@ -34,7 +34,7 @@ def _all_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         replace(ON_GPU, dtype="float32"),
     ],
 )
-def test_nothing_is_said_against_what_can_run(config: ModelConfig) -> None:
+def test_a_config_that_can_run_has_no_conflicts(config: ModelConfig) -> None:
     assert find_conflicts(config) == ()
 
 
@@ -62,30 +62,30 @@ def test_nothing_is_said_against_what_can_run(config: ModelConfig) -> None:
         ),
         (
             replace(ON_GPU, execution="plain", memory_dtype="float8_e4m3fn"),
-            "memory_dtype 'float8_e4m3fn' needs fused execution: it is plain: set memory_dtype = 'auto'",
+            "memory_dtype 'float8_e4m3fn' needs fused execution: execution is plain: set memory_dtype = 'auto'",
         ),
         (
             replace(ON_GPU, attention="triton", network=replace(NetworkConfig(), heads=32)),
-            "triton is used with heads of 64 or 128 channels, not 32: set attention = 'dense'",
+            "triton supports heads of 64 or 128 channels, not 32: set attention = 'dense'",
         ),
         (
             replace(ON_GPU, attention="flashinfer", dtype="float32"),
-            "flashinfer attends in float16 or bfloat16, not in float32: set attention = 'dense'",
+            "flashinfer supports float16 and bfloat16, not float32: set attention = 'dense'",
         ),
     ],
 )
-def test_what_cannot_run_is_said_with_its_reason_and_a_way_out(config: ModelConfig, expected: str) -> None:
-    (conflict,) = find_conflicts(config)
-    assert str(conflict) == expected
-    assert f"set {conflict.key} = " in expected
+def test_a_conflict_has_its_reason_and_a_way_out(config: ModelConfig, expected: str) -> None:
+    (fault,) = find_conflicts(config)
+    assert str(fault) == expected
+    assert f"set {fault.field} = " in expected
 
 
-def test_all_that_cannot_run_is_said_at_once() -> None:
+def test_all_conflicts_are_reported_at_once() -> None:
     config = replace(ON_CPU, attention="flashinfer", execution="fused", memory_dtype="float8_e4m3fn")
-    assert [conflict.key for conflict in find_conflicts(config)] == ["attention", "execution", "memory_dtype"]
+    assert [fault.field for fault in find_conflicts(config)] == ["attention", "execution", "memory_dtype"]
 
 
 def test_kernels_whose_package_is_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    (conflict,) = find_conflicts(replace(ON_GPU, attention="triton"))
-    assert conflict.reason == "triton is not installed (it comes with retinad[gpu])"
+    (fault,) = find_conflicts(replace(ON_GPU, attention="triton"))
+    assert fault.reason == "triton is not installed (it comes with retinad[gpu])"

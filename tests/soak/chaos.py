@@ -218,7 +218,7 @@ class ChaosRun:
 
     def _look(self, service: ServiceProcess, now_s: float) -> None:
         assert service.process.poll() is None, f"it ended; its log:\n{service.log.read_text()[-4000:]}"
-        self._fed_at_s += [now_s for text in service.told() if text == "WATCHDOG=1"]
+        self._fed_at_s += [now_s for text in service.notifications_so_far() if text == "WATCHDOG=1"]
         if not self._samples or now_s - self._samples[-1].at_s >= SAMPLE_S:
             self._samples.append(sample(service.process.pid))
             self._commands |= {" ".join(command_of(pid)) for pid in processes_with(self._mark)}

@@ -61,7 +61,7 @@ def report(outcome: Outcome) -> str:
         f"counters at the end: {_totals(outcome)}",
         *(f"subscriber {name}: {_counts(_words(records))}" for name, records in outcome.received.items()),
         f"reloads: {sum(line['event'] == 'reloaded' for line in outcome.log)} taken, "
-        f"{sum('old one stays' in str(line['event']) for line in outcome.log)} refused",
+        f"{sum('keeping the old one' in str(line['event']) for line in outcome.log)} refused",
         f"exit {outcome.exit_code} after {outcome.exit_s:.2f} s",
     )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The command line: exit codes, what each command needs, and that a failure is said in full and without secrets."""
+"""The command line: exit codes, the packages that each command needs, and complete errors without secrets."""
 
 import json
 import os
@@ -7,26 +7,27 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from retinad.daemon.cli.app import run_command
+from retinad.daemon.cli.app import COMMANDS, run_command
 from retinad.daemon.config.directories import held
 from retinad.daemon.exit_codes import ExitCode
+from retinad.pipeline.model.presets import PRESETS
 
 SECRET = "s3cret"
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
 SERVER_PARTS = ("torch", "anyio", "structlog", "cv2", "safetensors", "triton")
-"""What only the extra `server` brings (typer brings pydantic)."""
+"""Packages that only the extra `server` installs (typer installs pydantic)."""
 
 HEAVY_PARTS = ("torch", "anyio", "cv2", "safetensors")
-"""What takes long to import."""
+"""Packages that take long to import."""
 
 
 def retinad(*arguments: str, without: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, as if some libraries were not installed."""
+    """Run the command in its own process, as if some libraries were not installed."""
     script = "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in without)
     script += "from retinad.daemon.cli.app import main\nmain()"
     return subprocess.run(
@@ -41,7 +42,7 @@ def retinad(*arguments: str, without: Sequence[str] = (), **environment: str) ->
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A config that publishes where nobody else does."""
+    """A config with an endpoint that no other test uses."""
     path = tmp_path / "config.toml"
     path.write_text(f'{CAMERA}[publish]\nendpoints = ["ipc://{tmp_path}/features.sock"]\n')
     return path
@@ -73,7 +74,7 @@ def test_the_process_ends_when_its_work_is_done_whatever_libraries_do_at_exit() 
     ],
 )
 def test_plain_mistakes_are_found_without_torch(tmp_path: Path, text: str) -> None:
-    """It takes a second to import, more from a cold disk."""
+    """torch takes a second to import, more from a cold disk."""
     path = tmp_path / "config.toml"
     path.write_text(text)
     done = retinad("check", str(path), without=HEAVY_PARTS)
@@ -109,17 +110,53 @@ def test_plain_mistakes_are_found_without_torch(tmp_path: Path, text: str) -> No
         (["schema"], ExitCode.OK),
     ],
 )
-def test_each_end_has_its_code(arguments: list[str], code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_outcome_has_its_exit_code(
+    arguments: list[str], code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_command(arguments) == code
 
 
-def test_tables_of_the_config_are_named_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+# The help
+
+
+@pytest.fixture
+def help_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The help of a command as one line of text."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run_help(*command: str) -> str:
+        assert run_command([*command, "--help"]) == ExitCode.OK
+        return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+    return run_help
+
+
+def test_tables_of_the_config_are_named_in_the_help(help_of: Callable[..., str]) -> None:
     """In square brackets, which could be taken for markup."""
-    assert run_command(["extract", "--help"]) == ExitCode.OK
-    assert "its [model] and [stream] are used" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "its [model] and [stream] are used" in help_of("extract")
 
 
-def test_a_conversion_never_replaces_its_own_source(tmp_path: Path) -> None:
+def test_the_help_lists_every_command_and_every_exit_code(help_of: Callable[..., str]) -> None:
+    text = help_of()
+    for command in COMMANDS:
+        assert f" {command.__name__} " in text
+    for code in ExitCode:
+        assert f"{code.value} {code.meaning}" in text
+
+
+@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS])
+def test_switches_are_shown_without_a_value(help_of: Callable[..., str], command: str) -> None:
+    text = help_of(command)
+    assert "--help Show this message" in text
+    assert "<bool>" not in text
+
+
+@pytest.mark.parametrize("command", ["bench", "extract"])
+def test_the_help_lists_every_preset(help_of: Callable[..., str], command: str) -> None:
+    assert all(name in help_of(command) for name in PRESETS)
+
+
+def test_a_conversion_never_overwrites_its_own_source(tmp_path: Path) -> None:
     source = tmp_path / "w.safetensors"
     source.write_bytes(b"the only copy")
     (tmp_path / "link.safetensors").symlink_to(source)
@@ -145,7 +182,9 @@ def test_a_subscriber_needs_none_of_the_servers_parts(arguments: list[str]) -> N
         (["cameras"], "anyio"),
     ],
 )
-def test_a_command_whose_parts_are_missing_says_what_to_install(command: list[str], part: str, config: Path) -> None:
+def test_a_command_whose_packages_are_missing_names_what_to_install(
+    command: list[str], part: str, config: Path
+) -> None:
     result = retinad(*command, str(config), without=[part])
     assert result.returncode == ExitCode.UNAVAILABLE
     assert f"needs the server's packages ({part} is missing)" in result.stderr
@@ -153,7 +192,7 @@ def test_a_command_whose_parts_are_missing_says_what_to_install(command: list[st
     assert "Traceback" not in result.stderr
 
 
-def test_a_missing_module_of_its_own_is_no_missing_part() -> None:
+def test_a_missing_module_of_retinad_itself_is_an_internal_error() -> None:
     result = retinad("check", "x", without=["retinad.daemon.config.show"])
     assert result.returncode == ExitCode.FAULT
 
@@ -188,7 +227,7 @@ def test_check_prints_every_problem_with_its_place(
     ]
 
 
-def test_check_says_when_the_device_is_not_there(
+def test_check_reports_a_missing_device(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RETINAD_MODEL__DEVICE", "cuda:77")
@@ -196,7 +235,7 @@ def test_check_says_when_the_device_is_not_there(
     assert "cuda:77" in capsys.readouterr().err
 
 
-def test_check_and_run_refuse_alike_what_cannot_run_on_its_device(config: Path) -> None:
+def test_check_and_run_refuse_the_same_settings_that_cannot_run(config: Path) -> None:
     config.write_text(config.read_text() + '[model]\ndevice = "cpu"\nexecution = "captured"\n')
     for command in ("check", "run"):
         result = retinad(command, str(config))
@@ -204,7 +243,7 @@ def test_check_and_run_refuse_alike_what_cannot_run_on_its_device(config: Path) 
         assert "model.execution: execution 'captured' is not possible: it needs attention = 'triton'" in result.stderr
 
 
-def test_a_conversion_takes_the_config_of_a_machine_with_a_gpu(
+def test_a_conversion_accepts_the_config_of_a_machine_with_a_gpu(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.write_text('[model]\npreset = "tiny"\ndevice = "cuda:7"\nattention = "triton"\nexecution = "captured"\n')
@@ -216,7 +255,7 @@ def test_a_conversion_takes_the_config_of_a_machine_with_a_gpu(
 # cameras
 
 
-def test_cameras_says_what_each_source_is(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cameras_describes_each_source(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = f'[[camera]]\nname = "b"\nsource = "{tmp_path}/nope.mp4"\n'
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -255,12 +294,12 @@ def test_versions_are_printed_without_importing_anything(capsys: pytest.CaptureF
 
 
 def log_of(result: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
-    """The log; fails if a line is no JSON object, or if anything went to standard output."""
+    """The log; fails if a line is not a JSON object, or if anything went to standard output."""
     assert result.stdout == ""
     return [json.loads(line) for line in result.stderr.splitlines()]
 
 
-def test_run_refuses_a_wrong_config_as_events(config: Path, folders: dict[str, str]) -> None:
+def test_run_logs_the_problems_of_a_wrong_config_as_events(config: Path, folders: dict[str, str]) -> None:
     config.write_text(f"[publish]\nbuffer_mb = 0\n[[camera]]\nsource = 'rtsp://u:{SECRET}@h/x'\n")
     result = retinad("run", "--config", str(config), **folders)
     assert result.returncode == ExitCode.CONFIG
@@ -285,7 +324,7 @@ def test_run_refuses_a_missing_or_broken_config(content: str | None, tmp_path: P
 
 
 def test_run_names_a_port_in_use_and_ends_with_unavailable(config: Path, folders: dict[str, str]) -> None:
-    """Before torch is imported, which alone takes seconds; without it, the whole takes half a second."""
+    """Before torch is imported, which alone takes seconds; without it the command takes half a second."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -297,26 +336,26 @@ def test_run_names_a_port_in_use_and_ends_with_unavailable(config: Path, folders
     assert any(endpoint in str(line["event"]) for line in log_of(result))
 
 
-def test_run_refuses_a_runtime_folder_of_somebody_else(config: Path, folders: dict[str, str], tmp_path: Path) -> None:
+def test_run_refuses_a_runtime_folder_that_is_a_file(config: Path, folders: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "run").write_text("not a folder")
     result = retinad("run", "-c", str(config), **folders)
     assert result.returncode == ExitCode.UNAVAILABLE
     assert "is not a folder" in str(log_of(result)[-1]["event"])
 
 
-def test_run_leaves_the_memories_of_another_service_alone(
+def test_run_leaves_the_saved_streams_of_another_service_alone(
     config: Path, folders: dict[str, str], tmp_path: Path
 ) -> None:
-    """The second one replaced the files of the first, without a word."""
+    """Otherwise the second one would silently replace the files of the first."""
     streams = tmp_path / "state" / "streams"
     streams.mkdir(parents=True)
     with held(streams):
         result = retinad("run", "-c", str(config), RETINAD_SERVICE__KEEP_STATE="true", **folders)
     assert result.returncode == ExitCode.UNAVAILABLE
-    assert f"process {os.getpid()} keeps its memories there" in str(log_of(result)[-1]["event"])
+    assert f"process {os.getpid()} saves its streams there" in str(log_of(result)[-1]["event"])
 
 
-def test_a_fault_nobody_foresaw_is_one_event_with_its_traceback(folders: dict[str, str], config: Path) -> None:
+def test_an_unforeseen_error_is_one_event_with_its_traceback(folders: dict[str, str], config: Path) -> None:
     script = f"""if True:
         import retinad.daemon.config.load
         from retinad.daemon.cli.app import main
@@ -335,8 +374,8 @@ def test_a_fault_nobody_foresaw_is_one_event_with_its_traceback(folders: dict[st
     )  # the script's own text is in the traceback
 
 
-def test_run_tells_no_secret_stops_at_once_and_logs_only_events(folders: dict[str, str], config: Path) -> None:
-    """A camera that cannot be reached, native errors, and a stop: the whole log is JSON, and the password nowhere."""
+def test_run_reveals_no_secret_stops_at_once_and_logs_only_events(folders: dict[str, str], config: Path) -> None:
+    """With an unreachable camera, native errors and a stop, the whole log is JSON, and the password is nowhere."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -366,4 +405,4 @@ def test_nothing_that_libraries_leave_behind_delays_the_end() -> None:
     command = [sys.executable, "-c", script, "check", "/nope.toml"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == ExitCode.CONFIG
-    assert "No such file" in result.stderr, "what was written is there all the same"
+    assert "No such file" in result.stderr, "the output is complete all the same"

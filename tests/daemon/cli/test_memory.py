@@ -1,4 +1,4 @@
-"""What `check --memory` says of a camera is what its stream takes, by the pool's own sums."""
+"""`check --memory` reports for each camera what its stream really allocates, with the sums of the pool."""
 
 import re
 from dataclasses import replace
@@ -26,12 +26,12 @@ def report_of(folder: Path, camera: str = LIVE, model: str = "", size: tuple[int
     return memory_report(load_config(path, {}), size, 16 << 30)
 
 
-def test_a_camera_of_the_released_model_takes_7_gib_with_the_sum_beside_it(tmp_path: Path) -> None:
+def test_a_camera_of_the_released_model_takes_7_gib_and_the_sum_is_shown(tmp_path: Path) -> None:
     report = report_of(tmp_path)
     assert "a: 7.06 GiB\n" in report
     assert "7.06 GiB for 72 frames of 1042 tokens and 256 x 6 tokens of history, each 24 layers" in report
-    assert "640x480, assumed, 518x392 in the model" in report
-    assert "weights: 1.70 GiB for 909.1 million numbers; global blocks that run: 24 attention" in report
+    assert "640x480 (assumed), 518x392 in the model" in report
+    assert "weights: 1.70 GiB, 909.1 million parameters; global blocks that run: 24 attention" in report
     assert "a: 6.81 GiB" in report_of(tmp_path, size=(518, 378))
 
 
@@ -46,20 +46,20 @@ def test_a_hybrid_takes_a_quarter_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("camera", "size", "said"),
     [
-        ('source = "/dev/video0"\nsize = [1280, 720]\n', None, "pictures of 1280x720, 518x294"),
-        ('source = "synthetic:?width=320&height=240"\n', None, "pictures of 320x240, 518x392"),
-        ('source = "/dev/video0"\nsize = [1280, 720]\n', (800, 800), "pictures of 800x800, 518x518"),
+        ('source = "/dev/video0"\nsize = [1280, 720]\n', None, "frames of 1280x720, 518x294"),
+        ('source = "synthetic:?width=320&height=240"\n', None, "frames of 320x240, 518x392"),
+        ('source = "/dev/video0"\nsize = [1280, 720]\n', (800, 800), "frames of 800x800, 518x518"),
         ('source = "/x.mp4"\nmode = "lossless"\nstream = { run_frames = 8 }\n', None, "7.73 GiB for 79 frames"),
     ],
 )
-def test_the_size_is_the_options_or_the_configs(
+def test_the_size_comes_from_the_option_or_the_config(
     tmp_path: Path, camera: str, size: tuple[int, int] | None, said: str
 ) -> None:
     assert said in report_of(tmp_path, camera, size=size)
 
 
-def test_sizes_that_are_assumed_are_called_so_with_what_to_do(tmp_path: Path) -> None:
-    assert "--source-size WIDTHxHEIGHT puts one in place of 640x480\n" in report_of(tmp_path)
+def test_assumed_sizes_are_marked_with_what_to_do(tmp_path: Path) -> None:
+    assert "--source-size WIDTHxHEIGHT sets one instead of 640x480\n" in report_of(tmp_path)
     assert "--source-size" not in report_of(tmp_path, 'source = "/dev/video0"\nsize = [640, 480]\n')
     assert "--source-size" not in report_of(tmp_path, size=(640, 480))
 
@@ -67,29 +67,29 @@ def test_sizes_that_are_assumed_are_called_so_with_what_to_do(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("cameras", "frames"),
     [
-        (("", ""), 8),  # of each its first block, never both in one forward
+        (("", ""), 8),  # the first block of each, never both in one forward pass
         (("stream = { scale_frames = 3 }\n", "stream = { scale_frames = 2 }\n"), 5),
         (("stream = { scale_frames = 3 }\n", "size = [1280, 720]\nstream = { scale_frames = 2 }\n"), 3),
         (('mode = "lossless"\nstream = { run_frames = 20 }\n', ""), 20),
     ],
 )
-def test_the_sum_has_the_frames_of_the_largest_forward(tmp_path: Path, cameras: tuple[str, str], frames: int) -> None:
+def test_the_total_includes_the_largest_forward_pass(tmp_path: Path, cameras: tuple[str, str], frames: int) -> None:
     first, second = (f'source = "/dev/video0"\n{keys}' for keys in cameras)
-    assert f" for {frames} frames\ntogether: " in report_of(tmp_path, f'{first}[[camera]]\nname = "b"\n{second}')
+    assert f" for {frames} frames\ntotal: " in report_of(tmp_path, f'{first}[[camera]]\nname = "b"\n{second}')
 
 
-def test_it_says_for_what_it_is_computed_and_whether_that_is_there(tmp_path: Path) -> None:
-    """On a machine without the GPU of the service the sums of float32 are twice those."""
+def test_the_report_names_the_device_and_says_whether_the_sum_fits(tmp_path: Path) -> None:
+    """On a machine without the service's GPU the sums are those of float32, twice as large."""
     lines = report_of(tmp_path).splitlines()
     assert lines[0] == "for cpu in bfloat16 (model.device, model.dtype)"
-    assert re.fullmatch(r"together: 9\.\d\d GiB, which fits the 16\.00 GiB of this machine", lines[-1])
+    assert re.fullmatch(r"total: 9\.\d\d GiB, which fits the 16\.00 GiB of this machine", lines[-1])
     lines = report_of(tmp_path, 'source = "0"\n[[camera]]\nname = "b"\nsource = "1"\n').splitlines()
-    assert re.fullmatch(r"together: 16\.\d\d GiB, which is MORE than the 16\.00 GiB of this machine", lines[-1])
+    assert re.fullmatch(r"total: 16\.\d\d GiB, which is MORE than the 16\.00 GiB of this machine", lines[-1])
     config = load_config(tmp_path / "config.toml", {"RETINAD_MODEL__DTYPE": "float32"})
     assert "RETINAD_MODEL__DTYPE=bfloat16" in memory_report(config, None, 1).splitlines()[0]
     on_gpu = replace(config, model=replace(config.model, device="cuda:0"))
     assert memory_report(on_gpu, None, 20 << 30).endswith(
-        "does NOT fit the 20.00 GiB of cuda:0: 18.00 GiB are for all but steps"
+        "does NOT fit the 20.00 GiB of cuda:0, of which all but steps may use 18.00 GiB"
     )
 
 
@@ -100,7 +100,7 @@ def test_a_network_without_blocks_has_no_memory_and_no_sum_of_zeros(tmp_path: Pa
 
 
 @pytest.mark.parametrize("mixers", ['["attention"]', '["kda", "attention"]'])
-def test_it_is_what_the_engine_takes(tmp_path: Path, mixers: str) -> None:
+def test_the_estimate_is_what_the_engine_allocates(tmp_path: Path, mixers: str) -> None:
     camera = '[[camera]]\nname = "a"\nsource = "synthetic:?width=64&height=48"\nstream = { epoch_frames = 9 }\n'
     config = load_config(write_config(tmp_path, camera, model=f"mixers = {mixers}"), {})
     with Engine(config.model) as engine:
@@ -112,7 +112,7 @@ def test_it_is_what_the_engine_takes(tmp_path: Path, mixers: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["1920", "0x0", "1x9999", "axb"])
-def test_a_size_that_cannot_be_is_refused(tmp_path: Path, size: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_size_is_refused(tmp_path: Path, size: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = str(write_config(tmp_path, '[[camera]]\nname = "a"\nsource = "synthetic:"\n'))
     assert run_command(["check", config, "--memory", "--source-size", size]) == ExitCode.USAGE
     assert "--source-size" in capsys.readouterr().err

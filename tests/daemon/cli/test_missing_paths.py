@@ -1,4 +1,4 @@
-"""What `check` says of local sources that are not there: it names them, without a secret, and stays a success."""
+"""`check` names local sources that are missing, without a secret, and still succeeds."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from retinad.pipeline.config import CameraConfig
 
 
 @pytest.mark.parametrize("source", ["synthetic:", "0", "/dev/video63", "rtsp://h/x", "{folder}", "{folder}/a*.mp4"])
-def test_what_is_there_and_what_only_opening_can_tell_is_not_named(tmp_path: Path, source: str) -> None:
+def test_sources_that_exist_or_that_only_opening_can_check_are_not_named(tmp_path: Path, source: str) -> None:
     for name in ("a.mp4", "b.png"):
         (tmp_path / name).touch()
     assert list(missing_paths([CameraConfig("a", source.format(folder=tmp_path))])) == []
@@ -26,7 +26,7 @@ def test_what_is_there_and_what_only_opening_can_tell_is_not_named(tmp_path: Pat
         ("RTSP:/u:s3cret@h/x", "camera a: there is no file or folder RTSP:***@h/x (an address begins with rtsp://)"),
     ],
 )
-def test_what_is_not_there_is_named(source: str, said: str) -> None:
+def test_a_missing_source_is_named(source: str, said: str) -> None:
     assert list(missing_paths([CameraConfig("a", source)])) == [said]
 
 

@@ -1,4 +1,4 @@
-"""A password that is not percent-encoded: each command refuses it, says where it stands, and shows none of it."""
+"""Each command refuses a password that is not percent-encoded, names its place, and shows none of it."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError, SourceFault
 
 PIECE = "QZ37"
-"""Of a password; in no word of an error."""
+"""A piece of a password that is in no word of an error."""
 HOW = "@ is %40, / is %2F, ? is %3F, # is %23"
 
 WriteConfig = Callable[[str], Path]
@@ -37,7 +37,7 @@ def write_config(tmp_path: Path) -> WriteConfig:
     "password", [f"pa@{PIECE}/w", f"pa/{PIECE}", f"12/{PIECE}", f"pa@{PIECE}", f"{PIECE}#w", f"{PIECE}?w@x"]
 )
 @pytest.mark.parametrize("command", [["check"], ["cameras"], ["run", "--config"]])
-def test_commands_say_where_it_stands_and_how_to_write_it(
+def test_commands_name_its_place_and_how_to_write_it(
     write_config: WriteConfig, capfd: pytest.CaptureFixture[str], command: list[str], password: str
 ) -> None:
     config = write_config(f"rtsp://user:{password}@192.0.2.7/stream")
@@ -73,7 +73,7 @@ _WORDS = st.text("QXZ0987", min_size=4, max_size=6)
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.lists(_WORDS, min_size=1, max_size=4), separators=st.text("@:/?#[]", min_size=8, max_size=8))
-def test_no_piece_of_any_password_is_in_what_check_and_cameras_say(
+def test_no_piece_of_any_password_is_in_the_output_of_check_and_cameras(
     write_config: WriteConfig, words: list[str], separators: str
 ) -> None:
     password = "".join(map("{}{}".format, words, separators))
@@ -83,7 +83,7 @@ def test_no_piece_of_any_password_is_in_what_check_and_cameras_say(
         load_config(write_config(source), {})
     except ConfigError as error:
         shown.append(str(error))
-    for word in words:  # as where FFmpeg took it for the host
+    for word in words:  # as if FFmpeg had taken it for the host
         reason = f"{source} cannot be opened: its host name is not known [Failed to resolve hostname {word}: error]"
         outcome = SourceError(SourceFault.MISSING, reason)
         shown.append(str(CameraFinding(CameraConfig("a", source), outcome)))

@@ -12,7 +12,7 @@ def test_a_size_is_two_numbers_in_range(text: str) -> None:
         parse_size(text, SYNTHETIC)
 
 
-def test_a_camera_gives_what_the_config_takes() -> None:
+def test_frames_of_a_camera_have_the_range_of_the_config() -> None:
     assert parse_size("1x65536", ANY) == (1, 65_536)
     for text in ("0x480", "65537x480"):
         with pytest.raises(ValueError, match="with sides of 1 to 65536"):

@@ -1,4 +1,4 @@
-"""`retinad subscribe`: lines that people and programs can read, files that are whole, and an exit code that tells."""
+"""`retinad subscribe` prints lines for people and programs, writes whole files, and ends with the right exit code."""
 
 import io
 import json
@@ -28,7 +28,7 @@ from retinad.client.wire import (
     encode,
     encode_features,
 )
-from retinad.daemon.cli.subscribe import file_name, subscribe, text_line
+from retinad.daemon.cli.messages import file_name, print_messages, text_line
 from retinad.daemon.exit_codes import ExitCode
 
 
@@ -62,7 +62,7 @@ def plain(header: StatusHeader | EndHeader | HelloHeader) -> list[bytes]:
 
 @contextmanager
 def published(*messages: list[bytes]) -> Iterator[str]:
-    """An endpoint at which these messages come once there is a subscriber."""
+    """An endpoint that sends these messages once there is a subscriber."""
     with zmq.Context() as context, context.socket(zmq.XPUB) as opened:
         opened.setsockopt(zmq.LINGER, 1000)
         opened.bind("tcp://127.0.0.1:0")
@@ -85,19 +85,19 @@ def published(*messages: list[bytes]) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("expected", "words"), [(None, "captured 9"), (12, "captured 9 of 12"), (4, "captured 9 in passes of 4")]
 )
-def test_a_looped_source_is_not_said_to_have_given_more_than_it_has(expected: int | None, words: str) -> None:
+def test_a_looped_source_is_shown_with_its_passes(expected: int | None, words: str) -> None:
     end = EndHeader(camera="cam1", reason="stopped", captured_total=9, published_total=9, expected_total=expected)
     with published(plain(end)) as endpoint:
         output = io.StringIO()
-        subscribe(endpoint=endpoint, count=1, timeout_s=5, output=output)
+        print_messages(endpoint=endpoint, count=1, timeout_s=5, output=output)
     assert f"  {words}  published 9" in output.getvalue()
 
 
-def test_one_line_a_message_and_files_of_whole_records(tmp_path: Path) -> None:
+def test_each_message_is_a_line_and_each_record_a_whole_file(tmp_path: Path) -> None:
     end = plain(EndHeader(camera="cam1", reason="finished", captured_total=3, published_total=3, expected_total=3))
     output = io.StringIO()
     with published(features(0), features(2), end) as endpoint:
-        code = subscribe(endpoint=endpoint, count=3, timeout_s=5, save=tmp_path / "new" / "folder", output=output)
+        code = print_messages(endpoint=endpoint, count=3, timeout_s=5, save=tmp_path / "new" / "folder", output=output)
     assert code == ExitCode.OK
     first, second, third = output.getvalue().splitlines()
     assert first == "features  cam1  seq 0  640x480  0.0 ms old  1 tensor, 0.000 MB  random_weights"
@@ -113,49 +113,55 @@ def test_json_lines_hold_the_header(tmp_path: Path) -> None:
     output = io.StringIO()
     with published(features(7), plain(HelloHeader(version="1"))) as endpoint:
         kinds = ("features", "hello")
-        assert subscribe(endpoint=endpoint, kinds=kinds, count=2, timeout_s=5, as_json=True, output=output) == 0
+        assert print_messages(endpoint=endpoint, kinds=kinds, count=2, timeout_s=5, as_json=True, output=output) == 0
     record, hello = map(json.loads, output.getvalue().splitlines())
     assert (record["kind"], record["seq"], record["gaps"]) == ("features", 7, [])
     assert record["tensors"][0]["name"] == "layer3/patch"
     assert (hello["kind"], hello["version"]) == ("hello", "1")
 
 
-def test_only_the_cameras_asked_for() -> None:
+def test_only_the_requested_cameras_are_printed() -> None:
     output = io.StringIO()
     with published(features(0, "cam10"), features(0, "cam1")) as endpoint:
-        assert subscribe(endpoint=endpoint, cameras=("cam1",), count=1, timeout_s=5, output=output) == 0
+        assert print_messages(endpoint=endpoint, cameras=("cam1",), count=1, timeout_s=5, output=output) == 0
     assert output.getvalue().startswith("features  cam1  ")
 
 
-def test_silence_ends_with_69_and_what_to_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert subscribe(endpoint="tcp://127.0.0.1:1", timeout_s=0.1) == ExitCode.UNAVAILABLE
+def test_silence_ends_with_69_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_messages(endpoint="tcp://127.0.0.1:1", timeout_s=0.1) == ExitCode.UNAVAILABLE
     assert "retinad: no message from tcp://127.0.0.1:1 in 0.1 s: not connected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"endpoint": "nonsense"}, {"cameras": ("a/b",)}, {"kinds": ("feature",)}, {"endpoint": "tcp://x"}]
+    ("endpoint", "cameras", "kinds"),
+    [
+        ("nonsense", (), ()),
+        ("tcp://127.0.0.1:1", ("a/b",), ()),
+        ("tcp://127.0.0.1:1", (), ("feature",)),
+        ("tcp://x", (), ()),
+    ],
 )
-def test_what_cannot_be_subscribed_to_is_a_usage_error(
-    wrong: dict[str, object], capsys: pytest.CaptureFixture[str]
+def test_an_invalid_subscription_is_a_usage_error(
+    endpoint: str, cameras: tuple[str, ...], kinds: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert subscribe(**({"endpoint": "tcp://127.0.0.1:1"} | wrong)) == ExitCode.USAGE
+    assert print_messages(endpoint=endpoint, cameras=cameras, kinds=kinds) == ExitCode.USAGE
     assert capsys.readouterr().err.startswith("retinad: ")
 
 
-def test_a_service_that_cannot_be_understood_ends_with_69(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_service_of_another_version_ends_with_69(capsys: pytest.CaptureFixture[str]) -> None:
     newer = [b"features/cam1/", msgspec.msgpack.encode({"schema": 2})]
     with published(*[newer] * 20) as endpoint:
-        assert subscribe(endpoint=endpoint, timeout_s=5) == ExitCode.UNAVAILABLE
+        assert print_messages(endpoint=endpoint, timeout_s=5) == ExitCode.UNAVAILABLE
     assert capsys.readouterr().err.count("update retinad") == 10
 
 
-def test_a_folder_that_cannot_be_made_ends_with_69(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_created_ends_with_69(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    assert subscribe(endpoint="tcp://127.0.0.1:1", save=tmp_path / "file") == ExitCode.UNAVAILABLE
+    assert print_messages(endpoint="tcp://127.0.0.1:1", save=tmp_path / "file") == ExitCode.UNAVAILABLE
     assert "file" in capsys.readouterr().err
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     """As in `retinad subscribe ... | head -1`."""
 
     class Gone(io.StringIO):
@@ -163,7 +169,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
             raise BrokenPipeError
 
     with published(features(0)) as endpoint:
-        assert subscribe(endpoint=endpoint, timeout_s=5, output=Gone()) == ExitCode.OK
+        assert print_messages(endpoint=endpoint, timeout_s=5, output=Gone()) == ExitCode.OK
 
 
 def test_no_text_from_the_network_steers_the_terminal_or_leaves_the_folder() -> None:
@@ -174,7 +180,7 @@ def test_no_text_from_the_network_steers_the_terminal_or_leaves_the_folder() -> 
     assert file_name(record) == "cam1-______etc_x_-0000-00000000.npz"
 
 
-def test_each_kind_reads_well() -> None:
+def test_each_kind_has_a_readable_line() -> None:
     status = StatusHeader(camera="cam1", state="backoff", reason="refused", next_try_s=1.25, fps=9.96)
     hello = HelloHeader(
         version="0.1",
@@ -189,5 +195,5 @@ def test_each_kind_reads_well() -> None:
 
 def test_the_command_needs_the_base_install_only() -> None:
     heavy = ("torch", "cv2", "anyio", "pydantic", "structlog")
-    code = f"import sys, retinad.daemon.cli.subscribe; print([name for name in {heavy!r} if name in sys.modules])"
+    code = f"import sys, retinad.daemon.cli.messages; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"[]\n"

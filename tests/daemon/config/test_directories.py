@@ -1,4 +1,4 @@
-"""The service's folders are its own: nobody can put one there first and listen in."""
+"""The service's folders belong to it alone: another user cannot create one first and listen in."""
 
 import os
 from pathlib import Path
@@ -34,22 +34,22 @@ def test_systemd_comes_first_then_xdg(environment: dict[str, str], runtime: str,
     assert find_directories(environment) == Directories(Path(runtime), Path(state), Path(cache))
 
 
-def test_a_folder_is_made_for_this_user_alone(tmp_path: Path) -> None:
+def test_a_folder_is_created_for_this_user_only(tmp_path: Path) -> None:
     make_private(tmp_path / "a" / "b")
     make_private(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DirectoryError, match="is not a folder"):
         make_private(tmp_path / "file")
-    with pytest.raises(DirectoryError, match=r"cannot be made: (Not a directory|File exists)"):
+    with pytest.raises(DirectoryError, match=r"cannot be created: (Not a directory|File exists)"):
         make_private(tmp_path / "file" / "below")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-def test_what_somebody_else_made_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", 12345, 12345)
     with pytest.raises(DirectoryError, match="belongs to another user"):
@@ -60,11 +60,11 @@ def test_what_somebody_else_made_is_refused(tmp_path: Path) -> None:
         make_private(tmp_path / "link")
 
 
-def test_one_service_at_a_time_holds_a_folder_and_what_one_left_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_one_service_at_a_time_holds_a_folder_and_a_stale_lock_file_does_no_harm(tmp_path: Path) -> None:
     streams = tmp_path / "streams"
     with (
         held(streams),
-        pytest.raises(DirectoryError, match=f"process {os.getpid()} keeps its memories there"),
+        pytest.raises(DirectoryError, match=f"process {os.getpid()} saves its streams there"),
         held(streams),
     ):
         pass

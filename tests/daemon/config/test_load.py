@@ -1,4 +1,4 @@
-"""What the config accepts, and that whatever it refuses is named, placed and free of secrets."""
+"""Every key reaches the pipeline; every error has its key and place, and shows no secret."""
 
 import itertools
 import re
@@ -69,7 +69,7 @@ def refuse(load: Load) -> Refuse:
     return problems
 
 
-# What it becomes
+# Values
 
 
 def test_a_config_with_one_camera_is_the_defaults(load: Load) -> None:
@@ -101,7 +101,7 @@ def test_the_default_file_documents_every_key_with_its_true_default(tmp_path: Pa
 
 
 @pytest.mark.parametrize("ratio", ["16:9", "4:3", "1:1"])
-def test_the_default_file_says_how_much_memory_a_camera_takes(ratio: str) -> None:
+def test_the_default_file_states_the_memory_of_a_camera_correctly(ratio: str) -> None:
     network, width, height = LINGBOT_MAP.network, *map(int, ratio.split(":"))
     grid = resize_geometry(
         (120 * width, 120 * height), ResizeMode.CROP, LINGBOT_MAP.image_width, network.patch_size
@@ -254,14 +254,14 @@ def test_the_preset_follows_the_device_and_streams_follow_the_preset(load: Load)
     assert load(CAMERA + '[model]\ndevice = "cpu"\n').model.name == "tiny"
 
 
-def test_what_check_prints_is_the_same_config_again(load: Load) -> None:
+def test_the_output_of_check_loads_as_the_same_config(load: Load) -> None:
     config = load(
         f'{CAMERA}fps = 3\nstream = {{window = 5}}\n[[camera]]\nname = "b"\nsource = "/tmp/ü \\"x\\" #1.mp4"\n'
     )
     assert load(show_config(config)) == config
 
 
-def test_what_check_prints_holds_no_secret(load: Load) -> None:
+def test_the_output_of_check_holds_no_secret(load: Load) -> None:
     shown = show_config(load(f'[[camera]]\nname = "a"\nsource = "{SECRET_SOURCE}"\n'))
     assert SECRET not in shown
     assert "127.0.0.1:9/x" in shown
@@ -273,7 +273,7 @@ def test_secrets_are_known_and_not_in_the_representation(load: Load) -> None:
     assert SECRET not in repr(config)
 
 
-# What it refuses: misspelt keys (K1), wrong types (K4), secrets (K5), broken files (K3, K6)
+# Errors: misspelt keys, wrong types, secrets, broken files
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ source = "synthetic:"
     assert [problem.key for problem in problems] == [
         "RETINAD_X__Y",
         "publish.buffer_mb",
-        "publish.endpoints[0]",  # found although the table has a key of a wrong value
+        "publish.endpoints[0]",  # found although another key of the table has a wrong value
         "publish.endpoints[1]",
         "model.channels",
         "model.layers",
@@ -405,19 +405,19 @@ source = "synthetic:"
     ]
 
 
-def test_names_that_stand_twice_are_an_error(refuse: Refuse) -> None:
+def test_a_name_that_is_used_twice_is_an_error(refuse: Refuse) -> None:
     (problem,) = refuse(CAMERA + CAMERA)
     assert (problem.key, problem.line, problem.column) == ("camera[1].name", 5, 1)
 
 
 def test_more_cameras_than_any_service_has_are_an_error(refuse: Refuse) -> None:
-    """Each takes time to check, and a reload that takes long is given up without a reason."""
+    """Each takes time to check, and a reload that takes too long is abandoned without a reason."""
     (problem,) = refuse(f"camera = [{'{},' * 100_000}]")
     assert (problem.key, problem.message) == ("camera", "expected at most 4096 cameras, got 100000")
 
 
-def test_of_many_errors_the_first_are_said_and_the_rest_counted(refuse: Refuse) -> None:
-    """A reload says them in one line of the log."""
+def test_of_many_errors_the_first_are_reported_and_the_rest_counted(refuse: Refuse) -> None:
+    """A reload logs them in one line."""
     problems = refuse("[model]\n" + "".join(f"key{number} = 1\n" for number in range(250)) + CAMERA)
     assert [problem.line for problem in problems] == [*range(2, 102), None]
     assert problems[-1].message == "150 more are wrong"
@@ -470,11 +470,11 @@ def test_an_endpoint_that_must_not_be_bound_is_an_error(refuse: Refuse, endpoint
         ('depth = 0\ntokens = ["patch", "camera", "scale"]', "got camera, scale"),
     ],
 )
-def test_a_shape_that_does_not_fit_together_is_an_error(refuse: Refuse, shape: str, word: str) -> None:
+def test_an_inconsistent_shape_is_an_error(refuse: Refuse, shape: str, word: str) -> None:
     assert any(word in problem.message for problem in refuse(f"{CAMERA}[model]\n{shape}\n"))
 
 
-def test_without_blocks_the_patch_embedding_is_what_is_published(load: Load, tmp_path: Path) -> None:
+def test_without_blocks_the_patch_embedding_is_published(load: Load, tmp_path: Path) -> None:
     (tmp_path / "dino.pth").touch()
     model = load(
         f"""{CAMERA}[model]
@@ -490,7 +490,7 @@ def test_without_blocks_the_patch_embedding_is_what_is_published(load: Load, tmp
     assert replace(model, network=LINGBOT_MAP.network).random_weights
 
 
-def test_what_follows_from_a_broken_key_is_not_said(refuse: Refuse) -> None:
+def test_consequences_of_a_broken_key_are_not_reported(refuse: Refuse) -> None:
     problems = refuse(f'{CAMERA}[model]\nchannels = "many"\nheads = 7\nlayers = [90]\n')
     assert sorted(problem.key for problem in problems) == ["model.channels", "model.layers"]
 
@@ -499,8 +499,8 @@ def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path
     (tmp_path / "a.pt").touch()
     both = f'[model]\ncheckpoint = "{tmp_path}/a.pt"\nbackbone_checkpoint = "{tmp_path}/a.pt"\n'
     messages = [problem.message for problem in refuse(f"{CAMERA}{both}")]
-    assert any("no checkpoint beside it" in message for message in messages)
-    assert any("dinov2_vits14_reg" in message for message in messages)  # the tiny preset has no DINOv2 to put it in
+    assert any("no checkpoint with it" in message for message in messages)
+    assert any("dinov2_vits14_reg" in message for message in messages)  # the tiny preset has no DINOv2 embedding
 
 
 def test_epochs_are_longer_than_their_scale_frames(load: Load, refuse: Refuse) -> None:
@@ -511,7 +511,7 @@ def test_epochs_are_longer_than_their_scale_frames(load: Load, refuse: Refuse) -
     assert load(f"{CAMERA}[stream]\nepoch_frames = 5\n").cameras[0].stream.epoch_frames == 5
 
 
-def test_a_device_that_is_not_there_is_no_fault_of_the_config(load: Load, refuse: Refuse) -> None:
+def test_a_missing_device_is_not_a_fault_of_the_config(load: Load, refuse: Refuse) -> None:
     text = CAMERA + '[model]\ndevice = "cuda:99"\n'
     with pytest.raises(ModelError, match="cuda:99"):
         load(text)
@@ -519,7 +519,7 @@ def test_a_device_that_is_not_there_is_no_fault_of_the_config(load: Load, refuse
     assert problem.key == "model.seed"
 
 
-def test_what_cannot_run_on_its_device_is_refused_with_its_place(refuse: Refuse) -> None:
+def test_settings_that_cannot_run_on_their_device_are_refused_with_their_place(refuse: Refuse) -> None:
     text = f'{CAMERA}[model]\nattention = "triton"\nexecution = "captured"\ndevice = "cpu"\n'
     problems = refuse(text, {"RETINAD_MODEL__MEMORY_DTYPE": "float8_e4m3fn"})
     assert [(problem.line, problem.key, problem.hint) for problem in problems] == [
@@ -530,19 +530,49 @@ def test_what_cannot_run_on_its_device_is_refused_with_its_place(refuse: Refuse)
     assert problems[1].message == "triton runs on CUDA, not on cpu"
 
 
-def test_what_needs_the_gpu_that_auto_does_not_find_may_run_at_the_next_try(
+def test_problems_of_all_steps_are_reported_together(refuse: Refuse) -> None:
+    """A variable without a key, an unknown key, a value, two values that do not fit, and what its device cannot run."""
+    text = """
+[service]
+log_levle = "info"
+[model]
+device = "cpu"
+execution = "captured"
+[stream]
+window = 0
+epoch_frames = 3
+[[camera]]
+name = "a"
+source = "foo://x"
+"""
+    assert [problem.key for problem in refuse(text, {"RETINAD_X__Y": "1"})] == [
+        "RETINAD_X__Y",
+        "service.log_levle",
+        "model.execution",
+        "stream.window",
+        "stream.epoch_frames",
+        "camera[0].source",
+    ]
+
+
+def test_possible_consequences_of_a_misspelt_format_are_not_reported(refuse: Refuse) -> None:
+    (problem,) = refuse(f'{CAMERA}[model]\ndevice = "cpu"\ndtype = "bf16"\nexecution = "fused"\n')
+    assert problem.key == "model.dtype"
+
+
+def test_a_config_that_needs_the_gpu_that_auto_did_not_find_may_be_retried(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """systemd starts the service anew then: the driver may only be late."""
+    """systemd then restarts the service: the driver may only be late."""
     monkeypatch.setattr("retinad.daemon.config.model.resolve_device", lambda device: "cpu")
-    with pytest.raises(ModelError, match=r"no CUDA device(.|\n)*config\.toml:5:1: model\.attention"):
+    with pytest.raises(ModelError, match=r"found no CUDA device(.|\n)*config\.toml:5:1: model\.attention"):
         load(f'{CAMERA}[model]\nattention = "flashinfer"\n')
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        f'[[camera]]\nsource = "{SECRET_SOURCE}"\n',  # K5: a missing sibling
+        f'[[camera]]\nsource = "{SECRET_SOURCE}"\n',  # a missing sibling
         f'[[camera]]\nname = "{SECRET_SOURCE}"\nsource = 3.0\n',
         f'[[camera]]\nname = "a"\nsourec = "{SECRET_SOURCE}"\n',
         f'[[camera]]\nname = "a"\nsource = ["{SECRET_SOURCE}"]\n',
@@ -579,7 +609,7 @@ def test_no_error_shows_a_secret(refuse: Refuse, text: str) -> None:
         (f'{CAMERA}fps = "ten"\n', "got a string"),
     ],
 )
-def test_a_word_where_a_choice_belongs_is_shown_and_no_other_string(refuse: Refuse, text: str, got: str) -> None:
+def test_an_error_quotes_a_word_where_a_choice_belongs_and_no_other_string(refuse: Refuse, text: str, got: str) -> None:
     (problem,) = refuse(text)
     assert problem.message.endswith(got)
 
@@ -616,7 +646,7 @@ def test_a_missing_config_is_an_error(tmp_path: Path) -> None:
         load_config(Path("a\0b"), {})
 
 
-def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"[publish]\nx = '\xff'\n")
     with pytest.raises(ConfigError, match=r"config.toml:2:6: not UTF-8"):
@@ -626,11 +656,11 @@ def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
         load_config(path, {})
 
 
-# tomllib takes memory with the square of a dotted key's length: of these, 160 GB for the first two.
+# tomllib takes memory quadratic in the length of a dotted key: 160 GB for the first two of these.
 @pytest.mark.parametrize(
     "text", ["a" + ".a" * 400_000 + " = 1", "[" + "a." * 400_000 + "a]", "a = " + "[" * 60 + "]" * 60]
 )
-def test_a_file_nested_beyond_use_is_an_error(refuse: Refuse, text: str) -> None:
+def test_a_file_that_is_nested_too_deeply_is_an_error(refuse: Refuse, text: str) -> None:
     (problem,) = refuse(f"{text}\n{CAMERA}")
     assert "Nested too deeply" in problem.message
 
@@ -644,8 +674,8 @@ def test_a_file_nested_beyond_use_is_an_error(refuse: Refuse, text: str) -> None
         '[publish.curve]\nserver_secret_key_file = "credential:{}"\nauthorized_keys_dir = "/tmp"\n',
     ],
 )
-def test_a_path_that_cannot_be_looked_at_is_an_error(refuse: Refuse, table: str) -> None:
-    # As for a user who may not enter its folder; as root only such a name makes the system refuse to look.
+def test_a_path_that_cannot_be_checked_is_an_error(refuse: Refuse, table: str) -> None:
+    # Like a folder that the user may not enter; tests run as root, where only such a name makes the check fail.
     assert refuse(CAMERA + table.format("x" * 300), {"CREDENTIALS_DIRECTORY": "/tmp"})
 
 
@@ -653,7 +683,7 @@ def test_windows_line_ends_and_byte_order_marks_are_read(load: Load) -> None:
     assert load("\ufeff" + CAMERA.replace("\n", "\r\n")) == load(CAMERA)
 
 
-# The environment (K2)
+# The environment
 
 
 @pytest.mark.parametrize(
@@ -712,13 +742,13 @@ def test_a_wrong_value_of_a_variable_is_an_error_of_the_variable(refuse: Refuse,
     assert (problem.file, problem.line, problem.key) == ("environment", None, "RETINAD_PUBLISH__BUFFER_MB")
 
 
-def test_a_source_that_is_no_text_is_an_error(refuse: Refuse) -> None:
+def test_a_source_that_is_not_text_is_an_error(refuse: Refuse) -> None:
     (problem,) = refuse(CAMERA, {"RETINAD_CAMERA__A__SOURCE": b"/clips/\xff.mp4".decode(errors="surrogateescape")})
     assert problem.key == "RETINAD_CAMERA__A__SOURCE"
     assert "UTF-8" in problem.message
 
 
-def test_cameras_whose_variables_would_be_the_same_have_none(refuse: Refuse) -> None:
+def test_cameras_whose_variables_would_collide_have_none(refuse: Refuse) -> None:
     text = CAMERA.replace('"a"', '"x-1"') + CAMERA.replace('"a"', '"x_1"')
     (problem,) = refuse(text, {"RETINAD_CAMERA__X_1__FPS": "1"})
     assert problem.key == "RETINAD_CAMERA__X_1__FPS"
@@ -822,7 +852,7 @@ def test_any_environment_is_a_config_or_a_config_error(tmp_path: Path, names: li
         assert error.problems  # noqa: PT017  # most are refused, not all
 
 
-def test_a_live_camera_has_no_room_for_runs(load: Load) -> None:
+def test_a_live_camera_runs_one_frame_per_step(load: Load) -> None:
     config = load(
         f'{CAMERA}[[camera]]\nname = "b"\nsource = "synthetic:"\nmode = "lossless"\n[stream]\nrun_frames = 4\n'
     )

@@ -1,4 +1,4 @@
-"""Every key that tomllib reads has a place, and it is the place where the key stands."""
+"""Every key that tomllib reads is located at its place in the text."""
 
 import tomllib
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from retinad.daemon.config.errors import KeyPath
+from retinad.daemon.config.keys import KeyPath
 from retinad.daemon.config.locations import locate_keys
 
 DOCUMENT = r"""# comment = 1
@@ -72,7 +72,7 @@ def paths_of(value: object, path: KeyPath = ()) -> Iterator[KeyPath]:
         (("camera", 1, "missing", "x"), 21, 1),
     ],
 )
-def test_a_key_is_found_where_it_stands(path: KeyPath, line: int, column: int) -> None:
+def test_a_key_is_found_at_its_place(path: KeyPath, line: int, column: int) -> None:
     place = locate_keys(DOCUMENT).find(path)
     assert place is not None
     assert (place.line, place.column) == (line, column)

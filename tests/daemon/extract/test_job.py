@@ -1,4 +1,4 @@
-"""An extraction gives the service's numbers, each frame once, and goes on to the same numbers after any stop."""
+"""An extraction has the service's numbers, each frame once, and resumes to the same numbers after any stop."""
 
 import errno
 import fcntl
@@ -25,21 +25,24 @@ from safetensors.torch import load_file
 from retinad.daemon.cli.app import run_command
 from retinad.daemon.config.job import load_job_config
 from retinad.daemon.exit_codes import ExitCode, JobError
-from retinad.daemon.extract import job as job
 from retinad.daemon.extract import output as extract_output
+from retinad.daemon.extract import steps, write_behind
 from retinad.daemon.extract.index import FrameEntry, Index, Unreadable, read_index
+from retinad.daemon.extract.job import extract
 from retinad.daemon.extract.progress import Reporter, progress_line
 from retinad.daemon.extract.request import Extraction
 from retinad.pipeline.config import ModelConfig
+from retinad.pipeline.engine import open as engine_open
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.prefetch import Prefetcher
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import Frame, Outcome
 
-from ..service.test_service import camera, features_of, is_end
-from ..service_rig import receive_until, running, subscriber, write_config, write_frames
+from ...deadlines import scaled
+from ..records import features_of, is_end
+from ..service_rig import camera, receive_until, running, subscriber, write_config, write_frames
 
-Add = Callable[[extract_output.Output, Sequence[Outcome]], None]
+Add = Callable[[extract_output.OutputFolder, Sequence[Outcome]], None]
 SCENE = "synthetic:?width=64&height=48&frames=40"
 
 
@@ -51,20 +54,20 @@ def _same_threads_after() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _saving_takes_as_long_as_it_will(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "_SAVE_SHARE", 0)
+def _no_limit_on_saving(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "SAVE_SHARE", 0)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The features of the scene from a job that nothing interrupted."""
+    """The features of the scene from an uninterrupted job."""
     folder = tmp_path_factory.mktemp("whole")
     play(wanted(folder, save_every_s=60.0))
     return folder / "out"
 
 
 def wanted(folder: Path, source: object = SCENE, out: str = "out", **changes: object) -> Extraction:
-    """A job with the rig's tiny model whose memory begins anew every nine frames, and whose shards have five."""
+    """A job with the rig's tiny model, epochs of nine frames, and shards of five."""
     settings = load_job_config(write_config(folder, ""), (), {})
     stream = replace(settings.stream, epoch_frames=9)
     made = Extraction(str(source), folder / out, settings.model, stream, shard_frames=5, save_every_s=0)
@@ -72,9 +75,9 @@ def wanted(folder: Path, source: object = SCENE, out: str = "out", **changes: ob
 
 
 def play(extraction: Extraction) -> tuple[ExitCode, str]:
-    """Run a job to its end: its code, and what it said."""
+    """Run a job to its end: the exit code, and what it printed."""
     said = io.StringIO()
-    code = anyio.run(job.extract, extraction, Reporter(Console(file=said), None), "0")
+    code = anyio.run(extract, extraction, Reporter(Console(file=said), None), "0")
     return code, said.getvalue()
 
 
@@ -108,19 +111,19 @@ def assert_same(folder: Path, other: Path) -> None:
         assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-# The service's numbers
+# Same numbers as the service
 
 
-def test_pictures_give_what_the_service_publishes_of_them(tmp_path: Path) -> None:
-    write_frames(tmp_path / "pictures", 24)
-    config = write_config(tmp_path, camera("walk", tmp_path / "pictures", mode="lossless"))
+def test_images_have_the_features_that_the_service_publishes(tmp_path: Path) -> None:
+    write_frames(tmp_path / "images", 24)
+    config = write_config(tmp_path, camera("walk", tmp_path / "images", mode="lossless"))
     with subscriber(tmp_path) as records_in, running(config) as service:
         try:
             published = features_of(receive_until(records_in, is_end))
         except TimeoutError:
             pytest.fail(service.log.read_text())
-        assert service.process.wait(10) == 0
-    assert run_command(["extract", str(tmp_path / "pictures"), "-o", str(tmp_path / "out"), "-c", str(config)]) == 0
+        assert service.wait() == 0
+    assert run_command(["extract", str(tmp_path / "images"), "-o", str(tmp_path / "out"), "-c", str(config)]) == 0
     index = index_of(tmp_path / "out")
     assert (index.complete, index.frames, index.unreadable, index.failures) == (True, 24, 0, ())
     assert index.settings.model.weights == "random:0"
@@ -137,11 +140,11 @@ def test_pictures_give_what_the_service_publishes_of_them(tmp_path: Path) -> Non
     assert shard.to_source == first.to_source
 
 
-def test_what_cannot_be_decoded_is_left_out_named_and_counted(tmp_path: Path) -> None:
-    paths = write_frames(tmp_path / "pictures", 7)
+def test_undecodable_images_are_skipped_named_and_counted(tmp_path: Path) -> None:
+    paths = write_frames(tmp_path / "images", 7)
     for number in (3, 6):
-        paths[number].write_bytes(b"no picture")
-    code, said = play(wanted(tmp_path, tmp_path / "pictures"))
+        paths[number].write_bytes(b"not an image")
+    code, said = play(wanted(tmp_path, tmp_path / "images"))
     index = index_of(tmp_path / "out")
     assert (code, index.frames, index.unreadable) == (ExitCode.OK, 5, 2)
     assert index.unreadable_frames == (Unreadable(3, "frame3.png"), Unreadable(6, "frame6.png"))
@@ -152,17 +155,17 @@ def test_what_cannot_be_decoded_is_left_out_named_and_counted(tmp_path: Path) ->
     assert "5 frames; 2 unreadable, 0 failed" in said
 
 
-def test_an_index_tells_of_unreadable_pictures_wherever_its_job_was_stopped(
+def test_an_index_lists_unreadable_images_wherever_its_job_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where an earlier version, which wrote no names, was stopped."""
-    for number, path in enumerate(write_frames(tmp_path / "pictures", 12)):
+    """Also where an earlier version, which did not write the names, was stopped."""
+    for number, path in enumerate(write_frames(tmp_path / "images", 12)):
         if number in (1, 9):
-            path.write_bytes(b"no picture")
+            path.write_bytes(b"not an image")
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 8))
+        patch.setattr(extract_output.OutputFolder, "add", _breaking(extract_output.OutputFolder.add, 8))
         with pytest.raises(Killed):
-            play(wanted(tmp_path, tmp_path / "pictures"))
+            play(wanted(tmp_path, tmp_path / "images"))
     stopped = index_of(tmp_path / "out")
     assert stopped.resume is not None
     assert stopped.unreadable == stopped.resume.source_seq - stopped.frames == 1
@@ -173,18 +176,18 @@ def test_an_index_tells_of_unreadable_pictures_wherever_its_job_was_stopped(
         for frame in shard["frames"]:
             del frame["file"]
     (tmp_path / "out" / "index.json").write_text(json.dumps(content | {"unreadable": 0}))
-    assert play(wanted(tmp_path, tmp_path / "pictures"))[0] == ExitCode.OK
+    assert play(wanted(tmp_path, tmp_path / "images"))[0] == ExitCode.OK
     index = index_of(tmp_path / "out")
     assert (index.frames, index.unreadable) == (10, 2)
     assert index.unreadable_frames == (Unreadable(1, "frame1.png"), Unreadable(9, "frame9.png"))
     assert [frame.file for frame in frames_of(index)][-2:] == ["frame10.png", "frame11.png"]
 
 
-def test_a_shard_holds_pictures_of_one_size(tmp_path: Path) -> None:
-    write_frames(tmp_path / "pictures", 3)
+def test_a_shard_holds_images_of_one_size(tmp_path: Path) -> None:
+    write_frames(tmp_path / "images", 3)
     for path in write_frames(tmp_path / "high", 3, 120, 160):
-        path.rename(tmp_path / "pictures" / f"later{path.name}")
-    play(wanted(tmp_path, tmp_path / "pictures", save_every_s=60.0))
+        path.rename(tmp_path / "images" / f"later{path.name}")
+    play(wanted(tmp_path, tmp_path / "images", save_every_s=60.0))
     index = index_of(tmp_path / "out")
     assert [(shard.source_size, len(shard.frames)) for shard in index.shards] == [((160, 120), 3), ((120, 160), 3)]
     assert "size_changed" in frames_of(index)[3].flags
@@ -204,17 +207,17 @@ def test_npz_holds_the_same_numbers_and_the_bits_of_bfloat16(tmp_path: Path) -> 
                 np.testing.assert_array_equal(arrays[name], tensor.view(torch.uint16).numpy())
 
 
-# Going on
+# Resuming
 
 
 class Killed(Exception):
-    """What stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
-def _breaking(add: Add, steps: int) -> Add:
-    left = iter(range(steps))
+def _breaking(add: Add, after: int) -> Add:
+    left = iter(range(after))
 
-    def add_some(self: extract_output.Output, outcomes: Sequence[Outcome]) -> None:
+    def add_some(self: extract_output.OutputFolder, outcomes: Sequence[Outcome]) -> None:
         if next(left, None) is None:
             raise Killed
         add(self, outcomes)
@@ -222,18 +225,18 @@ def _breaking(add: Add, steps: int) -> Add:
     return add_some
 
 
-@pytest.mark.parametrize("steps", [1, 9, 23])
-def test_a_job_that_breaks_off_after_any_step_goes_on_to_the_same_numbers(
-    tmp_path: Path, steps: int, whole: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("after", [1, 9, 23])
+def test_a_job_that_breaks_off_after_any_step_resumes_to_the_same_numbers(
+    tmp_path: Path, after: int, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the first block, at the end of an epoch, and far on. The memory is kept after every step."""
+    """In the first block, at the end of an epoch, and much later. The state is saved after every step."""
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, steps))
+        patch.setattr(extract_output.OutputFolder, "add", _breaking(extract_output.OutputFolder.add, after))
         with pytest.raises(Killed):
             play(wanted(tmp_path))
     before = index_of(tmp_path / "out")
     assert not before.complete
-    assert before.frames <= steps
+    assert before.frames <= after
     assert play(wanted(tmp_path))[0] == ExitCode.OK
     assert_same(tmp_path / "out", whole)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
@@ -241,7 +244,7 @@ def test_a_job_that_breaks_off_after_any_step_goes_on_to_the_same_numbers(
     )
 
 
-def test_a_job_that_takes_runs_goes_on_to_the_same_numbers_which_are_those_of_one_by_one(
+def test_a_job_with_several_frames_a_step_resumes_to_the_same_numbers_as_one_by_one(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = wanted(tmp_path, SCENE.replace("=40", "=22"))
@@ -249,11 +252,11 @@ def test_a_job_that_takes_runs_goes_on_to_the_same_numbers_which_are_those_of_on
     play(replace(settings, out=tmp_path / "runs"))
     play(replace(settings, out=tmp_path / "single", run_frames=1))
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 5))
+        patch.setattr(extract_output.OutputFolder, "add", _breaking(extract_output.OutputFolder.add, 5))
         with pytest.raises(Killed):
             play(settings)
     assert 0 < index_of(tmp_path / "out").frames < 22
-    play(replace(settings, run_frames=None))  # as many as before
+    play(replace(settings, run_frames=None))  # as many as in the first run
     assert_same(tmp_path / "out", tmp_path / "runs")
     assert frames_of(index_of(tmp_path / "runs")) == frames_of(index_of(tmp_path / "single"))
     for one, other in zip(tensors_of(tmp_path / "runs"), tensors_of(tmp_path / "single"), strict=True):
@@ -275,14 +278,14 @@ def test_a_signal_or_a_kill_costs_no_frame(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(number)
-        said.append(process.communicate(timeout=50)[1])
+        said.append(process.communicate(timeout=scaled(50))[1])
         codes.append(process.returncode)
     assert codes == [ExitCode.INCOMPLETE, -signal.SIGKILL], said
-    assert "the same command goes on" in said[0]
-    assert "going on with frame" in said[1]
+    assert "run the same command to continue" in said[0]
+    assert "resuming at frame" in said[1]
     settings = wanted(tmp_path, scene, save_every_s=60.0, shard_frames=None)
     endless = replace(settings, stream=replace(settings.stream, epoch_frames=0))
-    assert "going on with frame" in play(endless)[1]
+    assert "resuming at frame" in play(endless)[1]
     play(replace(endless, out=tmp_path / "whole"))
     assert_same(tmp_path / "out", tmp_path / "whole")
 
@@ -292,46 +295,46 @@ def _frames(folder: Path) -> int:
     return 0 if index is None else index.frames
 
 
-def test_the_memory_of_delta_blocks_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_delta_blocks_is_restored_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = wanted(tmp_path, SCENE.replace("=40", "=6"))
     network = replace(settings.model.network, mixers=("kda", "attention"))
     settings = replace(settings, model=replace(settings.model, network=network))
     play(replace(settings, out=tmp_path / "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 4))
+        patch.setattr(extract_output.OutputFolder, "add", _breaking(extract_output.OutputFolder.add, 4))
         with pytest.raises(Killed):
             play(settings)
-    assert "going on with frame" in play(settings)[1]
+    assert "resuming at frame" in play(settings)[1]
     assert_same(tmp_path / "out", tmp_path / "whole")
 
 
 def test_the_model_runs_on_while_a_shard_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, write = job._step, job._write
-    later, steps = threading.Event(), iter(range(100))
+    step, write = steps.run_step, write_behind.write
+    later, numbers = threading.Event(), iter(range(100))
     met: list[bool] = []
 
-    def counted(ahead: Prefetcher, frames: list[Frame], engine: Engine) -> list[Outcome]:
-        if next(steps) == 2:
+    def counted(prefetcher: Prefetcher, frames: list[Frame], engine: Engine) -> list[Outcome]:
+        if next(numbers) == 2:
             later.set()
-        return step(ahead, frames, engine)
+        return step(prefetcher, frames, engine)
 
-    def slow(output: extract_output.Output, done: object) -> None:
-        met.append(later.wait(10))
-        write(output, done)
+    def slow(output: extract_output.OutputFolder, results: write_behind.Results) -> None:
+        met.append(later.wait(scaled(10)))
+        write(output, results)
 
-    monkeypatch.setattr(job, "_step", counted)
-    monkeypatch.setattr(job, "_write", slow)
+    monkeypatch.setattr(steps, "run_step", counted)
+    monkeypatch.setattr(write_behind, "write", slow)
     play(wanted(tmp_path, SCENE.replace("=40", "=8"), save_every_s=60.0))
-    assert met[0], "the third step does not wait for the first one's features to be written"
+    assert met[0], "the third step does not wait until the first one's features are written"
 
 
 def test_a_path_is_the_same_recording_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_frames(tmp_path / "pictures", 3)
-    play(wanted(tmp_path, tmp_path / "pictures"))
-    monkeypatch.chdir(tmp_path / "pictures")
-    (tmp_path / "link").symlink_to("pictures")
+    write_frames(tmp_path / "images", 3)
+    play(wanted(tmp_path, tmp_path / "images"))
+    monkeypatch.chdir(tmp_path / "images")
+    (tmp_path / "link").symlink_to("images")
     monkeypatch.setenv("HOME", str(tmp_path))
-    for spelling in ("../pictures", "../pictures/../link/", f"file://{tmp_path}/pictures", "~/pictures"):
+    for spelling in ("../images", "../images/../link/", f"file://{tmp_path}/images", "~/images"):
         assert "is complete" in play(wanted(tmp_path, spelling))[1]
 
 
@@ -347,33 +350,33 @@ def test_where_a_link_leads_elsewhere_it_is_another_recording(tmp_path: Path) ->
         play(wanted(tmp_path, link))
 
 
-def test_a_job_that_is_stopped_while_it_loads_says_that_nothing_is_there(
+def test_a_job_stopped_while_loading_reports_that_nothing_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(model: ModelConfig) -> Engine:
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.3)  # the loop hears of it
+        time.sleep(0.3)  # until the event loop has handled it
         return load(model)
 
-    load = job.open_engine
-    monkeypatch.setattr(job, "open_engine", stopped)
+    load = engine_open.open_engine
+    monkeypatch.setattr(engine_open, "open_engine", stopped)
     code, said = play(wanted(tmp_path))
     assert (code, "no features were written" in said) == (ExitCode.INCOMPLETE, True)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_finished_job_is_left_alone_which_takes_no_model(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "open_engine", None)
+def test_a_complete_folder_is_left_alone_without_loading_a_model(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_open, "open_engine", None)
     before = {path: path.stat().st_mtime_ns for path in whole.iterdir()}
     code, said = play(wanted(whole.parent))
     assert (code, said) == (ExitCode.OK, f"{whole} is complete: 40 frames\n")
     assert {path: path.stat().st_mtime_ns for path in whole.iterdir()} == before
 
 
-# What cannot be
+# Errors
 
 
-def test_a_full_disk_ends_the_job_with_its_reason_and_it_goes_on_later(
+def test_a_full_disk_ends_the_job_with_the_reason_and_it_can_resume(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fsync, left = os.fsync, iter(range(30))
@@ -406,18 +409,18 @@ def test_two_jobs_do_not_write_to_one_folder(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_a_recording_that_has_become_shorter_is_not_taken_for_finished(
+def test_a_recording_that_has_become_shorter_is_not_taken_for_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = write_frames(tmp_path / "pictures", 8)
+    paths = write_frames(tmp_path / "images", 8)
     with monkeypatch.context() as patch:
-        patch.setattr(extract_output.Output, "add", _breaking(extract_output.Output.add, 6))
+        patch.setattr(extract_output.OutputFolder, "add", _breaking(extract_output.OutputFolder.add, 6))
         with pytest.raises(Killed):
-            play(wanted(tmp_path, tmp_path / "pictures"))
+            play(wanted(tmp_path, tmp_path / "images"))
     for path in paths[2:]:
         path.unlink()
-    with pytest.raises(JobError, match="now fewer"):
-        play(wanted(tmp_path, tmp_path / "pictures"))
+    with pytest.raises(JobError, match="now has fewer"):
+        play(wanted(tmp_path, tmp_path / "images"))
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"x":' * 50_000])
@@ -429,7 +432,7 @@ def test_an_index_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes)
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "elsewhere"])
-def test_a_folder_with_a_shard_that_is_gone_is_not_taken_for_complete(tmp_path: Path, whole: Path, damage: str) -> None:
+def test_a_folder_with_a_missing_or_damaged_shard_is_not_complete(tmp_path: Path, whole: Path, damage: str) -> None:
     out, shard = tmp_path / "out", index_of(whole).shards[1].file
     shutil.copytree(whole, out)
     if damage == "short":
@@ -443,13 +446,13 @@ def test_a_folder_with_a_shard_that_is_gone_is_not_taken_for_complete(tmp_path: 
     assert caught.value.code is ExitCode.CANNOT_CREATE
 
 
-def test_a_folder_of_other_layers_is_refused_by_the_configs_keys(whole: Path) -> None:
+def test_a_folder_with_other_layers_is_refused_naming_the_config_key(whole: Path) -> None:
     other = wanted(whole.parent)
-    with pytest.raises(JobError, match=r"settings: model\.layers was \[1\], is \[0\]\. Name another"):
+    with pytest.raises(JobError, match=r"settings: model\.layers was \[1\], is \[0\]\. Choose another"):
         play(replace(other, model=replace(other.model, output=replace(other.model.output, layers=(0,)))))
 
 
-def test_a_folder_of_other_settings_is_refused_with_what_differs(whole: Path) -> None:
+def test_a_folder_with_other_settings_is_refused_naming_the_difference(whole: Path) -> None:
     other = wanted(whole.parent)
     with pytest.raises(JobError, match=r"stream\.window was 2, is 3") as caught:
         play(replace(other, stream=replace(other.stream, window=3)))
@@ -481,7 +484,7 @@ def test_a_folder_of_other_settings_is_refused_with_what_differs(whole: Path) ->
         ([SCENE], ExitCode.USAGE, "--output"),
     ],
 )
-def test_each_mistake_has_its_code_and_its_reason(
+def test_each_mistake_has_its_exit_code_and_reason(
     tmp_path: Path, arguments: list[str], code: ExitCode, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "full").mkdir()
@@ -493,41 +496,43 @@ def test_each_mistake_has_its_code_and_its_reason(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_device_that_fails_leaves_what_was_safe(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = iter(range(20))
+def test_a_device_failure_keeps_what_the_checkpoint_has(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter(range(20))
 
-    def step(ahead: object, frames: list[object], engine: object) -> list[Outcome]:
-        if next(steps, None) is None:
+    def step(prefetcher: Prefetcher, frames: list[Frame], engine: Engine) -> list[Outcome]:
+        if next(numbers, None) is None:
             raise DeviceError("it is gone")
-        return real(ahead, frames, engine)
+        return real(prefetcher, frames, engine)
 
-    real = job._step
-    monkeypatch.setattr(job, "_step", step)
+    real = steps.run_step
+    monkeypatch.setattr(steps, "run_step", step)
     with pytest.raises(DeviceError):
         play(wanted(tmp_path))
-    monkeypatch.setattr(job, "_step", real)
+    monkeypatch.setattr(steps, "run_step", real)
     assert index_of(tmp_path / "out").frames >= 10
     play(wanted(tmp_path))
     assert_same(tmp_path / "out", whole)
 
 
-# What is said
+# Messages
 
 
-def test_a_line_says_how_far_it_is_and_how_long_it_takes() -> None:
+def test_a_progress_line_has_frames_rate_and_remaining_time() -> None:
     assert progress_line(30, 120, 2.0) == "30 of 120 frames, 2.0 frames/s, 0 min 45 s left"
     assert progress_line(30, None, 2.0) == "30 frames, 2.0 frames/s"
     assert progress_line(0, 120, 0.0) == "0 of 120 frames, 0.0 frames/s"
 
 
-def test_lines_of_the_decoder_that_were_held_back_are_counted_at_the_end() -> None:
+def test_suppressed_lines_of_the_decoder_are_counted_at_the_end() -> None:
     said = io.StringIO()
     reporter = Reporter(Console(file=said), None)
     for number in range(25):
-        reporter.hear(f"left out: {number}.png")
+        reporter.decoder_line(f"left out: {number}.png")
     reporter.end()
     reporter.end()
-    assert said.getvalue().splitlines()[19:] == ["left out: 19.png", "5 more lines like these were left out"]
+    assert said.getvalue().splitlines()[19:] == ["left out: 19.png", "5 more lines like these were suppressed"]
 
 
 def test_the_index_is_plain_json_with_a_file_and_a_row_for_each_frame(whole: Path) -> None:

@@ -1,4 +1,4 @@
-"""How many frames a step of an extraction takes: what is asked for, what it was before, or what fits."""
+"""Frames in one step of an extraction: as requested, as in the earlier run, or as many as fit."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from retinad.pipeline.model.presets import LINGBOT_MAP
 SIZE = (640, 480)
 WANTED = Extraction("x.mp4", Path("out"), ModelConfig(dtype="bfloat16"), LINGBOT_MAP.stream)
 SMALL = Room(free_bytes=9 << 30, pool_bytes=15 << 29)
-"""Room for the stream, 7.06 GiB of it, and for some frames more."""
+"""Room for the stream, 7.06 GiB, and for some more frames."""
 
 
 @pytest.fixture
@@ -28,14 +28,14 @@ def before(run_frames: int) -> Index:
     return Index(SCHEMA, "0", False, settings, (), 0, 0, (), (), None)
 
 
-def test_on_a_cpu_it_is_the_options_or_the_streams() -> None:
+def test_on_a_cpu_the_option_or_the_stream_decides() -> None:
     several = replace(WANTED, stream=StreamConfig(run_frames=3))
     assert [choose_run(wanted, SIZE, None) for wanted in (WANTED, several)] == [1, 3]
     assert choose_run(replace(several, run_frames=5), SIZE, None) == 5
 
 
 @pytest.mark.usefixtures("_gpu")
-def test_on_a_gpu_it_is_as_many_as_fit() -> None:
+def test_on_a_gpu_as_many_as_fit() -> None:
     run = choose_run(WANTED, SIZE, None)
     assert run == largest_frames_per_step(WANTED.model, WANTED.stream, SIZE, ResizeMode.CROP, SMALL) == 4
     assert choose_run(replace(WANTED, run_frames=2), SIZE, None) == 2
@@ -50,6 +50,6 @@ def test_what_does_not_fit_is_refused_before_the_first_frame() -> None:
 
 
 @pytest.mark.usefixtures("_gpu")
-def test_a_job_that_goes_on_takes_what_it_took_before() -> None:
+def test_a_resumed_job_keeps_its_number() -> None:
     assert choose_run(WANTED, SIZE, before(run_frames=2)) == 2
-    assert choose_run(replace(WANTED, run_frames=1), SIZE, before(run_frames=2)) == 1  # which its index then refuses
+    assert choose_run(replace(WANTED, run_frames=1), SIZE, before(run_frames=2)) == 1  # its index then refuses it

@@ -1,4 +1,4 @@
-"""The log is one JSON object a line whatever writes to standard error, and no secret gets into it."""
+"""The log has one JSON object per line, whatever writes to standard error, and contains no secret."""
 
 import json
 import logging
@@ -14,13 +14,15 @@ from retinad.daemon.logs.rate_limit import RateLimit
 from retinad.daemon.logs.redact import Redactor
 from retinad.daemon.logs.render import make_formatter
 
+from ...deadlines import scaled
+
 SECRET = "s3cret"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
 def run() -> Run:
-    """Runs a script within the open log, in a process of its own: descriptor 2 belongs to the whole process."""
+    """Runs a script with an open log in its own process: descriptor 2 belongs to the whole process."""
 
     def run_script(
         script: str, stderr: int | None = subprocess.PIPE, **options: Any
@@ -35,7 +37,7 @@ def run() -> Run:
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            timeout=30,
+            timeout=scaled(30),
             check=False,
             **options,
         )
@@ -44,7 +46,7 @@ def run() -> Run:
 
 
 def events(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    """Every line of the log; fails if one is no JSON object or a secret is in it."""
+    """All lines of the log; fails if one is not a JSON object or contains a secret."""
     assert SECRET not in result.stderr
     assert result.stdout == ""
     lines = [json.loads(line, parse_constant=pytest.fail) for line in result.stderr.splitlines()]
@@ -68,7 +70,7 @@ def events(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
             "uncaught exception in a thread",
             "critical",
         ),
-        ("logging.getLogger('x').info('%d', 'no number')", "an event could not be written to the log", "error"),
+        ("logging.getLogger('x').info('%d', 'no number')", "log event could not be formatted or written", "error"),
     ],
 )
 def test_whatever_is_written_is_an_event(run: Run, statement: str, event: str, level: str) -> None:
@@ -79,7 +81,7 @@ def test_whatever_is_written_is_an_event(run: Run, statement: str, event: str, l
 
 
 def test_an_exception_nobody_catches_is_an_event(run: Run) -> None:
-    # The context ends before sys.excepthook runs, so the hook is tried by hand.
+    # The context ends before sys.excepthook would run, so the test calls it.
     line = events(run(f"try: raise KeyError('{SECRET}')\nexcept KeyError: sys.excepthook(*sys.exc_info())"))[0]
     assert (line["event"], line["level"]) == ("uncaught exception", "critical")
     assert "KeyError" in line["exception"]
@@ -108,13 +110,13 @@ def test_values_that_json_cannot_hold_are_written_as_text(run: Run) -> None:
     assert (line["a"], line["b"], line["c"]) == ("nan", "b'x'", {"1": [2]})
 
 
-def test_lines_of_native_output_that_repeat_are_held_back(run: Run) -> None:
+def test_repeated_lines_of_native_output_are_suppressed(run: Run) -> None:
     lines = events(run("for n in range(1000): os.write(2, f'error at 0x{n:x} {n}\\n'.encode())"))
     assert len(lines) <= 7
     assert lines[-1]["suppressed"] == 995
 
 
-def test_a_flood_from_a_library_that_holds_the_lock_of_python_does_not_hang(run: Run) -> None:
+def test_a_flood_from_a_library_that_holds_the_gil_does_not_hang(run: Run) -> None:
     script = "import ctypes\nctypes.PyDLL(None).write(2, b'x' * 500_000 + b'\\n', 500_001)"
     assert sum(len(line["event"]) for line in events(run(script))) <= 500_000
 
@@ -154,12 +156,12 @@ def _break_stderr() -> None:
     os.close(write_fd)
 
 
-def test_descriptor_2_is_given_back(run: Run) -> None:
+def test_descriptor_2_is_restored(run: Run) -> None:
     result = run("logging.getLogger('x').error('x')\nimport atexit; atexit.register(lambda: os.write(2, b'plain\\n'))")
     assert result.stderr.splitlines()[-1] == "plain"
 
 
-def test_level_and_form_follow_the_config(run: Run) -> None:
+def test_level_and_format_follow_the_config(run: Run) -> None:
     script = """
         logger = structlog.get_logger("x")
         logger.debug("no")
@@ -175,7 +177,7 @@ def test_level_and_form_follow_the_config(run: Run) -> None:
     assert json.loads(last)["event"] == "json"
 
 
-def test_the_form_for_people_has_no_local_variables_in_tracebacks() -> None:
+def test_the_console_format_has_no_local_variables_in_tracebacks() -> None:
     formatter = make_formatter("console", False, Redactor([SECRET]))
     try:
         password = "local-" + "value"

@@ -1,31 +1,36 @@
-"""The cameras' lives: what is announced of them stays true, whatever the model is doing meanwhile."""
+"""Cameras that come and go: published counters and numbers stay true, whatever the model is doing."""
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from typing import cast
 
 import anyio
 import anyio.lowlevel
 import numpy as np
 import pytest
 
-from retinad.daemon.service import cameras as cameras_module
+from retinad.daemon.service import camera_run
+from retinad.daemon.service.camera_run import CameraServices
 from retinad.daemon.service.cameras import Cameras
-from retinad.daemon.service.snapshots import KeptStates
+from retinad.daemon.service.snapshots import StreamSnapshots
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.delivery import Delivery
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.executor import StepOutput
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue, FrameQueues
 from retinad.pipeline.frames import Features, Frame, FrameStamp
 from retinad.pipeline.pump import pump
 from retinad.pipeline.worker import Worker
 
+from ...deadlines import scaled
+
 pytestmark = pytest.mark.anyio
 
 
 class StuckEngine:
-    """A step lasts until it is let go."""
+    """An engine whose steps last until `go_on` is set."""
 
     def __init__(self) -> None:
         self.stepping, self.go_on = threading.Event(), threading.Event()
@@ -48,7 +53,7 @@ class StuckEngine:
 
 
 class OneFrame:
-    """A camera that gives one frame and then nothing."""
+    """A camera that sends one frame and then nothing."""
 
     def __init__(
         self, config: CameraConfig, queue: FrameQueue, on_status: Callable[[CameraStatus], None], *, first_epoch: int
@@ -65,7 +70,7 @@ class OneFrame:
 
 
 class News:
-    """What was published: records by epoch and number, and the counters at each end."""
+    """Records what was published: epoch and number of each record, and the counters at each end."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
@@ -83,24 +88,33 @@ class News:
         self.next_seqs.append(next_seq)
 
 
+def as_engine(worker: Worker[StuckEngine]) -> Worker[Engine]:
+    """The worker, as one whose engine is real: the cameras use no more of it than the stub has."""
+    return cast("Worker[Engine]", worker)
+
+
+def services_of(worker: Worker[StuckEngine], delivery: Delivery) -> CameraServices:
+    """What the cameras use, without snapshots."""
+    return CameraServices(as_engine(worker), delivery, StreamSnapshots(None, as_engine(worker)))
+
+
 @asynccontextmanager
 async def playing(engine: StuckEngine, news: News) -> AsyncIterator[Cameras]:
-    """Cameras that are not started yet, whose frames go through the engine to the news."""
+    """Cameras that have not started yet, whose frames go through the engine to the news."""
     queues = FrameQueues()
     async with Worker(lambda: nullcontext(engine)) as worker, anyio.create_task_group() as tasks:
         delivery = Delivery(queues, news)
-        states = KeptStates(None, worker)  # type: ignore[arg-type]
-        cameras = Cameras(tasks, queues, worker, delivery, news, OneFrame, states)  # type: ignore[arg-type]
-        tasks.start_soon(pump, queues, worker, delivery, 8)
+        cameras = Cameras(tasks, queues, services_of(worker, delivery), news, OneFrame)
+        tasks.start_soon(pump, queues, as_engine(worker), delivery, 8)
         yield cameras
         tasks.cancel_scope.cancel()
 
 
-async def test_a_step_that_outlasts_its_camera_counts_once_though_the_camera_comes_back(
+async def test_a_step_that_outlasts_its_camera_counts_once_even_if_the_camera_comes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cameras_module, "DRAIN_S", 0.1)
-    monkeypatch.setattr(cameras_module, "CLOSE_S", 0.1)
+    monkeypatch.setattr(camera_run, "DRAIN_S", 0.1)
+    monkeypatch.setattr(camera_run, "CLOSE_S", 0.1)
     engine, news, config = StuckEngine(), News(), CameraConfig("a", "synthetic:")
     async with playing(engine, news) as cameras:
         await cameras.apply([config])
@@ -109,7 +123,7 @@ async def test_a_step_that_outlasts_its_camera_counts_once_though_the_camera_com
         assert news.ends == [(1, 0, 0, 1)]
         await cameras.apply([config])
         engine.go_on.set()
-        with anyio.fail_after(20):
+        with anyio.fail_after(scaled(20)):
             while not news.records:  # noqa: ASYNC110  # what is watched has no event
                 await anyio.sleep(0.005)
         await cameras.stop()
@@ -118,8 +132,8 @@ async def test_a_step_that_outlasts_its_camera_counts_once_though_the_camera_com
     assert news.next_seqs == [0, 1]
 
 
-async def test_totals_keep_what_a_camera_had_that_is_gone() -> None:
-    """A reload that takes a camera out gave a negative frame rate."""
+async def test_totals_include_removed_cameras() -> None:
+    """Otherwise a reload that removes a camera would report a negative frame rate."""
     engine, news = StuckEngine(), News()
     a, b = CameraConfig("a", "synthetic:"), CameraConfig("b", "synthetic:")
     engine.go_on.set()
@@ -127,15 +141,15 @@ async def test_totals_keep_what_a_camera_had_that_is_gone() -> None:
         totals = []
         for configs, records in (([a, b], 2), ([a], 2), ([b, a], 3)):
             await cameras.apply(configs)
-            with anyio.fail_after(20):
+            with anyio.fail_after(scaled(20)):
                 while len(news.records) < records:  # noqa: ASYNC110  # what is watched has no event
                     await anyio.sleep(0.005)
-            totals.append(sum(counters.published for counters in cameras.counters))
+            totals.append(cameras.totals.published)
         await cameras.stop()
     assert totals == [2, 2, 3]
 
 
-async def test_a_camera_that_was_taken_out_comes_back_and_one_that_is_over_does_not() -> None:
+async def test_a_removed_camera_can_come_back_and_a_finished_one_does_not_restart() -> None:
     engine, news, config = StuckEngine(), News(), CameraConfig("a", "synthetic:")
     engine.go_on.set()
     async with playing(engine, news) as cameras:
@@ -150,14 +164,14 @@ async def test_a_camera_that_was_taken_out_comes_back_and_one_that_is_over_does_
 
 
 async def test_all_configured_cameras_are_known_while_they_are_started_one_by_one() -> None:
-    """A program that makes its list from the first `hello` missed those that had not been started yet."""
+    """Otherwise a program that lists cameras from the first `hello` would miss those that start later."""
     news, queues = News(), FrameQueues()
     configs = [CameraConfig(name, "synthetic:") for name in "abc"]
     async with Worker(lambda: nullcontext(StuckEngine())) as worker, anyio.create_task_group() as tasks:
-        states = KeptStates(None, worker)  # type: ignore[arg-type]
-        cameras = Cameras(tasks, queues, worker, Delivery(queues, news), news, OneFrame, states)  # type: ignore[arg-type]
+        services = services_of(worker, Delivery(queues, news))
+        cameras = Cameras(tasks, queues, services, news, OneFrame)
         tasks.start_soon(cameras.apply, configs)
-        await anyio.lowlevel.checkpoint()  # the first is started, and the others wait for their turn
+        await anyio.lowlevel.checkpoint()  # the first has started, the others wait for their turn
         known = [(report.config.name, report.status.state) for report in cameras.reports]
         running = sum(cameras.report(config.name) is not None for config in configs)
         await cameras.stop()

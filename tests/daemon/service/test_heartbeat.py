@@ -1,17 +1,25 @@
-"""The watchdog is fed while the worker idles or gets its steps done, and not while a step hangs."""
+"""Watchdog and report: the watchdog is fed while the worker idles or finishes steps, and not while a step hangs."""
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from retinad.daemon.service.cameras import PACE_S, CameraReport
-from retinad.daemon.service.heartbeat import FrameRate, beat, report, show_states
+from retinad.daemon.service import cameras as cameras_module
+from retinad.daemon.service import status, systemd
+from retinad.daemon.service.cameras import PACE_S
+from retinad.daemon.service.heartbeat import FrameRate, beat, count_states, report
 from retinad.daemon.service.loop_lag import LoopLag
+from retinad.daemon.service.monitor import StateMonitor
+from retinad.daemon.service.state import CameraReport
+from retinad.pipeline import worker as worker_module
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
+from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frame_queue import FrameCounters
+from retinad.pipeline.publish import publisher as publisher_module
 from retinad.pipeline.publish.publisher import PublisherStatistics
 
 pytestmark = pytest.mark.anyio
@@ -22,6 +30,7 @@ INTERVAL_S = 0.1
 class Publisher:
     def __init__(self) -> None:
         self.polls = 0
+        self.endpoints: tuple[str, ...] = ()
 
     def statistics(self) -> PublisherStatistics:
         return PublisherStatistics()
@@ -53,18 +62,23 @@ class Notifier:
 async def beat_for(seconds: float, worker: Worker, notifier: Notifier) -> Publisher:
     publisher = Publisher()
     with anyio.move_on_after(seconds):
-        await beat(publisher, worker, notifier, LoopLag(0.01))  # type: ignore[arg-type]
+        await beat(
+            cast("publisher_module.Publisher", publisher),
+            cast("worker_module.Worker[Engine]", worker),
+            cast("systemd.Notifier", notifier),
+            LoopLag(0.01),
+        )
     return publisher
 
 
 @pytest.mark.parametrize("busy_s", [0.0, 0.9 * INTERVAL_S], ids=["idle", "in a step"])
-async def test_a_worker_that_makes_progress_feeds_it_within_every_interval(busy_s: float) -> None:
+async def test_a_worker_that_makes_progress_feeds_the_watchdog_within_every_interval(busy_s: float) -> None:
     notifier = Notifier(INTERVAL_S)
     await beat_for(10 * INTERVAL_S, Worker(busy_s), notifier)
     assert 5 <= len(notifier.fed_at) <= 21
 
 
-async def test_a_step_that_hangs_stops_the_feeding_until_it_is_over_and_nothing_else() -> None:
+async def test_a_hung_step_stops_only_the_feeding_until_it_is_over() -> None:
     worker, notifier = Worker(INTERVAL_S), Notifier(INTERVAL_S)
     publisher = await beat_for(3 * INTERVAL_S, worker, notifier)
     assert notifier.fed_at == []
@@ -84,11 +98,15 @@ async def test_without_a_watchdog_nothing_is_fed() -> None:
 class Cameras:
     reports: list[CameraReport]
     ended: set[str]
-    gone: FrameCounters = field(default_factory=FrameCounters)
+    removed: FrameCounters = field(default_factory=FrameCounters)
 
     @property
-    def counters(self) -> list[FrameCounters]:
-        return [self.gone, *(one.counters for one in self.reports)]
+    def names(self) -> list[str]:
+        return [one.config.name for one in self.reports]
+
+    @property
+    def totals(self) -> FrameCounters:
+        return self.removed
 
     def report(self, camera: str) -> CameraReport | None:
         return None if camera in self.ended else next(one for one in self.reports if one.config.name == camera)
@@ -96,13 +114,13 @@ class Cameras:
 
 class Announcer:
     def __init__(self) -> None:
-        self.told: list[tuple[float, str]] = []
+        self.announced: list[tuple[float, str]] = []
 
     def camera_changed(self, status: CameraStatus, counters: FrameCounters) -> None:
-        self.told.append((anyio.current_time(), status.camera))
+        self.announced.append((anyio.current_time(), status.camera))
 
 
-async def test_many_cameras_are_told_of_at_a_pace_and_none_that_is_gone() -> None:
+async def test_statuses_of_many_cameras_are_paced_and_ended_cameras_are_skipped() -> None:
     """All at once would be more than a subscriber's queue may hold."""
     names = [f"cam{number}" for number in range(32)]
     reports = [
@@ -110,32 +128,37 @@ async def test_many_cameras_are_told_of_at_a_pace_and_none_that_is_gone() -> Non
         for n in names
     ]
     announcer = Announcer()
+    cameras = cast("cameras_module.Cameras", Cameras(reports, {"cam7"}, FrameCounters(published=7, dropped=3)))
+    publisher = cast("publisher_module.Publisher", Publisher())
+    monitor = StateMonitor((), {}, LoopLag(0.01))
+    monitor.watch(publisher)
+    monitor.cameras = cameras
     with capture_logs() as log, anyio.move_on_after(0.3):
         await report(
-            Cameras(reports, {"cam7"}, FrameCounters(published=7, dropped=3)),  # type: ignore[arg-type]
-            announcer,  # type: ignore[arg-type]
-            Publisher(),  # type: ignore[arg-type]
-            Notifier(None),  # type: ignore[arg-type]
-            LoopLag(0.01),
+            cameras,
+            monitor,
+            cast("status.Announcer", announcer),
+            publisher,
+            cast("systemd.Notifier", Notifier(None)),
             0.01,
         )
     totals = next(line for line in log if line["event"] == "report")
     assert (totals["cameras"], totals["published_total"], totals["dropped_total"]) == ("32 running", 7, 3)
-    (line,) = (line for line in log if "do not keep up" in line["event"])
+    (line,) = (line for line in log if line["event"] == "subscribers too slow, messages dropped")
     assert line["peers"] == ["127.0.0.1:5", "process 7"]
-    first = announcer.told[: len(names) - 1]
+    first = announcer.announced[: len(names) - 1]
     assert [name for _, name in first] == [name for name in names if name != "cam7"]
     assert first[-1][0] - first[0][0] >= 30 * PACE_S
 
 
-async def test_the_rate_is_that_since_the_last_reading() -> None:
+async def test_the_rate_counts_from_the_last_reading() -> None:
     rate = FrameRate()
     rate.update(100)
     await anyio.sleep(0.2)
     assert 5 < rate.update(110) < 51
 
 
-def test_cameras_are_counted_by_state_and_one_that_has_played_is_not_missing() -> None:
+def test_cameras_are_counted_by_state_and_ended_ones_are_included() -> None:
     played, here = CameraState.ENDED, CameraState.RUNNING
-    assert show_states([played, here, here, played, here]) == "3 running, 2 ended"
-    assert show_states([]) == "none"
+    assert count_states([played, here, here, played, here]) == "3 running, 2 ended"
+    assert count_states([]) == "none"

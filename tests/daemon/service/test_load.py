@@ -1,4 +1,4 @@
-"""The engine that the service gets has run for the usual shapes of pictures, so that READY means ready."""
+"""The service's engine is warmed up for the usual aspect ratios, so that READY means ready."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,9 +22,7 @@ def _same_threads_after() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def test_an_engine_is_handed_over_warm_for_wide_and_for_narrow_pictures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_is_warmed_up_for_wide_and_for_narrow_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forwards: list[int] = []
 
     class Watched(Engine):
@@ -40,4 +38,4 @@ def test_an_engine_is_handed_over_warm_for_wide_and_for_narrow_pictures(
     config = load_config(write_config(tmp_path, '[[camera]]\nname = "a"\nsource = "synthetic:"\n'), {})
     with load.make_engine(config):
         assert len(set(forwards)) == 2
-        assert len(forwards) == 4, "each as a stream's first frame and as a later one"
+        assert len(forwards) == 4, "each size as a stream's first frame and as a later one"

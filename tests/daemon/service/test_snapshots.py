@@ -1,7 +1,7 @@
-"""What streams remember survives a restart of the service, exactly, or the log says why not; a stop stays quick."""
+"""Streams survive a restart of the service exactly, or the log says why not; a stop stays quick."""
 
 import os
-import shutil
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,25 +13,29 @@ import torch
 from structlog.testing import capture_logs
 
 from retinad.client import EndRecord, FeaturesRecord, Record
-from retinad.daemon.service.snapshots import KeptStates
+from retinad.daemon.exit_codes import ExitCode
+from retinad.daemon.service.snapshots import StreamSnapshots
 from retinad.pipeline.config import CameraConfig, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.files import state_file
 from retinad.pipeline.frames import Frame, FrameStamp
 from retinad.pipeline.worker import Worker
 
-from ..service_rig import ServiceProcess, receive_until, running, subscriber, write_config, write_frames
-from .test_service import camera, directly, features_of, is_end, log_of, record_of
+from ...deadlines import scaled
+from ..in_process import InProcessService, until
+from ..records import features_of, is_end, record_of
+from ..reference import engine_features
+from ..service_rig import ServiceProcess, camera, receive_until, running, subscriber, write_config, write_frames
 
 KEEP = "keep_state = true"
 
 
 def play_until(config: Path, seq: int, name: str = "a") -> tuple[list[FeaturesRecord], ServiceProcess]:
-    """Run the service until a camera's record of this number, then stop it; all its records, to the last."""
+    """Run the service until a camera's record with this number, then stop it: all its records."""
     with subscriber(config.parent) as records_in, running(config) as service:
         records: list[Record] = receive_until(records_in, record_of(name, at_least=seq))
         code, took_s = service.stop()
-        assert (code, took_s < 3.0) == (0, True)
+        assert (code, took_s < scaled(3.0)) == (0, True)
         records += receive_until(records_in, is_end)
     end = next(record for record in records if isinstance(record, EndRecord))
     assert end.captured_total == end.published_total + end.dropped_total + end.failed_total
@@ -40,11 +44,11 @@ def play_until(config: Path, seq: int, name: str = "a") -> tuple[list[FeaturesRe
 
 
 def said(service: ServiceProcess, event: str) -> list[dict[str, object]]:
-    return [line for line in log_of(service) if line["event"] == event]
+    return [line for line in service.events() if line["event"] == event]
 
 
-def test_a_stream_goes_on_after_a_restart_with_the_numbers_of_one_that_never_stopped(tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
+def test_a_stream_continues_after_a_restart_with_the_numbers_of_one_that_never_stopped(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
     paths = write_frames(folder, 60)
     config = write_config(tmp_path, camera("a", folder, mode="lossless", fps=15), service=KEEP)
     config.write_text(config.read_text().replace("window = 2", "window = 2\nepoch_frames = 9"))
@@ -52,50 +56,69 @@ def test_a_stream_goes_on_after_a_restart_with_the_numbers_of_one_that_never_sto
     kept = tmp_path / "state" / "streams" / "a.safetensors"
     assert [entry.name for entry in kept.parent.iterdir()] == [kept.name]
     after, second = play_until(config, 8)
-    (line,) = said(second, "goes on from its kept memory")
+    (line,) = said(second, "stream snapshot restored")
     assert (line["epoch"], line["epoch_frame"]) == (before[-1].epoch, before[-1].epoch_frame + 1)
 
     assert before[0].instance != after[0].instance
     assert [(record.stream_epoch, record.seq) for record in after] == [(0, number) for number in range(len(after))]
-    expected = directly(config, [*paths[: len(before)], *paths[: len(after)]])
+    expected = engine_features(config, [*paths[: len(before)], *paths[: len(after)]])
     assert len({record.epoch for record in expected}) > 1
     for record, other in zip([*before, *after], expected, strict=True):
-        assert (record.epoch, record.epoch_frame, set(record.flags)) == (other.epoch, other.epoch_frame, other.flags)
+        assert (record.epoch, record.epoch_frame, set(record.flags)) == (
+            other.epoch,
+            other.epoch_frame,
+            {str(flag) for flag in other.flags},
+        )
         for tensor in other.tensors:
             np.testing.assert_array_equal(record[tensor.name], tensor.data)
 
 
-def test_a_memory_that_does_not_fit_is_left_and_the_log_says_why(tmp_path: Path) -> None:
+def test_a_snapshot_that_does_not_fit_is_ignored_and_the_log_says_why(tmp_path: Path) -> None:
     source = "synthetic:?fps=30&width=160&height=120"
-    config = write_config(tmp_path, camera("a", source), service=KEEP)
-    play_until(config, 4)
-    write_config(tmp_path, camera("a", source), service=KEEP, model="seed = 4")
-    records, service = play_until(config, 4)
-    assert (records[0].epoch, records[0].epoch_frame) == (0, 0)
-    (line,) = said(service, "the kept memory is not used")
-    assert "weights was random:0, is random:4" in str(line["reason"])
+    (tmp_path / "state" / "streams").mkdir(parents=True)
 
-    write_config(tmp_path, camera("a", source.replace("160", "200")), service=KEEP, model="seed = 4")
-    records, service = play_until(config, 4)
-    assert (records[0].epoch, records[0].epoch_frame) == (1, 0)
-    assert {"reset", "size_changed"} <= set(records[0].flags)
-    (line,) = said(service, "the kept memory is not used")
-    assert line["reason"] == "its frames were 160x120, are 200x120"
+    def play(cameras: str, model: str) -> tuple[FeaturesRecord, list[str]]:
+        """The first record of a run of five, and why its snapshot was not used."""
+
+        async def act(records: list[Record]) -> None:
+            await until(lambda: any(map(record_of("a", 4), records)))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        service = InProcessService(tmp_path, config=write_config(tmp_path, cameras, service=KEEP, model=model))
+        with capture_logs() as log:
+            assert service.run(act) == ExitCode.OK
+        reasons = [line["reason"] for line in log if line["event"] == "stream snapshot not used"]
+        return features_of(service.records)[0], reasons
+
+    play(camera("a", source), "")
+    first, (reason,) = play(camera("a", source), "seed = 4")
+    assert (first.epoch, first.epoch_frame) == (0, 0)
+    assert "weights was random:0, is random:4" in reason
+
+    first, reasons = play(camera("a", source.replace("160", "200")), "seed = 4")
+    assert (first.epoch, first.epoch_frame) == (1, 0)
+    assert {"reset", "size_changed"} <= set(first.flags)
+    assert reasons == ["its frames were 160x120, now they are 200x120"]
 
 
-def test_nothing_is_kept_unless_asked(tmp_path: Path) -> None:
+def test_nothing_is_saved_unless_configured(tmp_path: Path) -> None:
     config = write_config(tmp_path, camera("a", "synthetic:?fps=30&width=160&height=120"))
     play_until(config, 3)
     assert not list((tmp_path / "state").iterdir())
 
 
-def test_a_source_that_has_played_leaves_nothing(tmp_path: Path) -> None:
-    write_frames(tmp_path / "pictures", 4)
-    config = write_config(tmp_path, camera("a", tmp_path / "pictures", mode="lossless"), service=KEEP)
-    with running(config) as service:
-        assert service.process.wait(30) == 0
+def test_a_source_that_ended_leaves_no_snapshot(tmp_path: Path) -> None:
+    write_frames(tmp_path / "images", 4)
+    (tmp_path / "state" / "streams").mkdir(parents=True)
+    config = write_config(tmp_path, camera("a", tmp_path / "images", mode="lossless"), service=KEEP)
+
+    async def act(records: list[Record]) -> None:
+        return
+
+    service = InProcessService(tmp_path, config=config)
+    assert service.run(act) == ExitCode.OK
+    assert len(features_of(service.records)) == 4
     assert not list((tmp_path / "state" / "streams").iterdir())
-    shutil.rmtree(tmp_path / "state")
 
 
 # In the worker
@@ -128,51 +151,51 @@ def play(engine: Engine, count: int) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_slow_disk_does_not_hold_up_the_stop_and_leaves_no_half_file(
+async def test_a_slow_disk_does_not_delay_the_stop_and_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_file, "PIECE_BYTES", 2000)
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: time.sleep(0.05))
     async with Worker(lambda: Engine(MODEL)) as worker:
-        states = KeptStates(tmp_path, worker)
+        snapshots = StreamSnapshots(tmp_path, worker)
         await worker.run(lambda engine: play(engine, 6))
         began = time.monotonic()
         with capture_logs() as log:
-            await states.save(CAMERA, within_s=0.2)
-            assert time.monotonic() - began < 0.5
-            await states.save(CAMERA, within_s=-1.0)
-    assert [line["event"] for line in log] == ["the memory is not kept"] * 2
+            await snapshots.save(CAMERA, within_s=0.2)
+            assert time.monotonic() - began < scaled(0.5)
+            await snapshots.save(CAMERA, within_s=-1.0)
+    assert [line["event"] for line in log] == ["stream snapshot not saved"] * 2
     assert "no time" in log[0]["reason"]
     assert not names(tmp_path)
 
 
 @pytest.mark.anyio
-async def test_a_memory_is_used_once_and_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+async def test_a_snapshot_is_used_once_and_partial_files_are_removed(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors.partial").write_bytes(b"half")
     async with Worker(lambda: Engine(MODEL)) as worker:
-        states = KeptStates(tmp_path, worker)
+        snapshots = StreamSnapshots(tmp_path, worker)
         assert not names(tmp_path)
         await worker.run(lambda engine: play(engine, 5))
-        await states.save(CAMERA, within_s=5.0)
+        await snapshots.save(CAMERA, within_s=5.0)
         await worker.run(lambda engine: engine.close_stream("a"))
         await worker.run(lambda engine: engine.open_stream("a", STREAM, ResizeMode.CROP))
         with capture_logs() as log:
-            await states.restore("a")
-            await states.restore("a")
-        assert [line["event"] for line in log] == ["goes on from its kept memory"]
+            await snapshots.restore("a")
+            await snapshots.restore("a")
+        assert [line["event"] for line in log] == ["stream snapshot restored"]
         statistics = await worker.run(lambda engine: engine.statistics())
         assert (statistics.streams[0].frames, statistics.streams[0].keyframes) == (5, 5)
         assert not names(tmp_path)
 
 
 @pytest.mark.anyio
-async def test_a_stream_stopped_within_its_first_block_is_not_kept(tmp_path: Path) -> None:
-    """The block would be shorter than it should for ever."""
+async def test_a_stream_stopped_within_its_first_block_is_not_saved(tmp_path: Path) -> None:
+    """The restored stream would keep a first block that is too short."""
     async with Worker(lambda: Engine(MODEL)) as worker:
         await worker.run(lambda engine: play(engine, 1))
         with capture_logs() as log:
-            await KeptStates(tmp_path, worker).save(CAMERA, within_s=5.0)
-            await KeptStates(None, worker).save(CAMERA, within_s=5.0)
-            await KeptStates(tmp_path, worker).save(replace(CAMERA, name="b"), within_s=5.0)
-    assert [line["reason"] for line in log] == ["its first frames were still being gathered"] * 2
+            await StreamSnapshots(tmp_path, worker).save(CAMERA, within_s=5.0)
+            await StreamSnapshots(None, worker).save(CAMERA, within_s=5.0)
+            await StreamSnapshots(tmp_path, worker).save(replace(CAMERA, name="b"), within_s=5.0)
+    assert [line["reason"] for line in log] == ["its first block of frames was incomplete"] * 2
     assert not names(tmp_path)

@@ -1,18 +1,22 @@
-"""What the weights make of the service: plain DINOv2 features, and weights so bad that no number is finite."""
+"""The service with special weights: plain DINOv2 features, and weights so bad that no number is finite."""
 
 import hashlib
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from retinad.client import FeaturesRecord, StatusRecord
+from retinad.client import FeaturesRecord, Record, StatusRecord
 from retinad.daemon.config.load import load_config
+from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.model.checkpoint import load_model
 
-from ..service_rig import receive_until, running, subscriber, write_config
-from .test_service import camera, features_of, is_end, record_of
+from ..in_process import InProcessService, until
+from ..records import features_of, record_of
+from ..service_rig import camera, receive_until, running, subscriber, write_config
 
 SYNTHETIC = "synthetic:?fps=30&width=160&height=120"
 DINO_ALONE = {
@@ -52,13 +56,17 @@ def test_weights_that_give_no_finite_number_are_flagged_and_counted_and_stop_not
     tensors["patch_embed.proj.bias"] = torch.full_like(tensors["patch_embed.proj.bias"], float("nan"))
     save_file(tensors, tmp_path / "bad.safetensors")
     config = write_config(tmp_path, camera("a", SYNTHETIC), model=f'checkpoint = "{tmp_path}/bad.safetensors"')
-    with subscriber(tmp_path) as records_in, running(config) as service:
-        records = receive_until(records_in, record_of("a", at_least=5))
-        assert service.stop()[0] == 0
-        records += receive_until(records_in, is_end)
+
+    async def act(records: list[Record]) -> None:
+        await until(lambda: any(map(record_of("a", at_least=5), records)))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    service = InProcessService(tmp_path, config=config)
+    assert service.run(act) == ExitCode.OK
+    records = service.records
     published = features_of(records)
     assert all("nan" in record.flags for record in published)
-    # A first block is two frames, and each is the last of its memory.
+    # A first block has two frames, and each block is the last of its memory.
     assert [(record.epoch, record.epoch_frame) for record in published[:6]] == [(n // 2, n % 2) for n in range(6)]
     assert all(("reset" in record.flags) == (n > 0 and n % 2 == 0) for n, record in enumerate(published[:6]))
     last = [record for record in records if isinstance(record, StatusRecord)][-1]

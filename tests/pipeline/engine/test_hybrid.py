@@ -167,7 +167,7 @@ def test_a_file_of_other_mixers_is_refused(tmp_path: Path) -> None:
             one.open_stream("a", STREAM, ResizeMode.CROP)
         play(engine, [frame("a", number) for number in range(3)])
         engine.save_state("a", tmp_path / "a.safetensors")
-        with pytest.raises(StateError, match=r"model\.mixers was \[kda, attention\], is \[kda\]"):
+        with pytest.raises(StateError, match=r"model\.network\.mixers was \[kda, attention\], is \[kda\]"):
             other.load_state("a", tmp_path / "a.safetensors")
 
 

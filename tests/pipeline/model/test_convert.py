@@ -149,7 +149,7 @@ def test_the_command_reports_what_is_lost_and_maps_errors_to_exit_codes(
     said = capsys.readouterr().out
     assert "global blocks 0, 1, 2, 4 are kda" in said
     assert "attn.qkv.bias" in said
-    assert "loses half in 64 frames of 18 tokens" in said
+    assert "decays by half in 64 frames of 18 tokens" in said
     assert NOTE in said
     assert run_command(line) == ExitCode.UNAVAILABLE  # without the config the preset is lingbot-map
     assert "keys differ" in capsys.readouterr().err

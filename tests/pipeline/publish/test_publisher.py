@@ -20,7 +20,7 @@ import zmq
 import zmq.auth
 
 from retinad.client import CurveKeys, FeaturesRecord, HelloRecord, Kind, Subscriber
-from retinad.client.wire import EndHeader, HelloHeader, ModelHeader, StatusHeader, decode
+from retinad.client.wire import EndHeader, HelloHeader, ModelHeader, ServiceHeader, StatusHeader, decode
 from retinad.pipeline.config import CurveConfig, PublishConfig
 from retinad.pipeline.errors import PublishError
 from retinad.pipeline.frames import DType, Features, Flag, FrameStamp, Numbers, OutputTensor, TokenGroup, TokenOutput
@@ -131,7 +131,9 @@ def test_the_wire_is_plain_multipart_that_any_reader_can_take_apart() -> None:
         poll_until(publisher, "subscriptions_total", 1)
         publisher.publish_hello()
         publish(publisher, "cam1", 0)
-        publisher.publish_status(StatusHeader(camera="cam1", state="running"), loop_lag_ms=1.5)
+        counts = publisher.statistics()
+        service = ServiceHeader(peers=counts.peers, sent_messages=counts.sent_messages, loop_lag_ms=1.5)
+        publisher.publish_status(StatusHeader(camera="cam1", state="running", service=service))
         publisher.publish_end(EndHeader(camera="cam1", reason="finished"))
         headers = {}
         while b"end/cam1/" not in headers:

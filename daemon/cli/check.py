@@ -1,0 +1,44 @@
+"""`retinad check`: what a config means, or what is wrong with it."""
+
+from typing import Annotated
+
+import typer
+
+from .common import DEFAULT_CONFIG, ConfigArgument, load_service_config
+
+
+def check(
+    config: ConfigArgument = DEFAULT_CONFIG,
+    memory: Annotated[
+        bool,
+        typer.Option("--memory", help="Print the device memory that each part takes, and whether the total fits."),
+    ] = False,
+    source_size: Annotated[
+        str | None, typer.Option(metavar="WIDTHxHEIGHT", help="With --memory: the size of every camera's frames.")
+    ] = None,
+) -> None:
+    """Print the config with all defaults and without secrets, or everything that is wrong with it.
+
+    No source is opened: `retinad cameras` does that.
+    """
+    from ..config.show import show_config
+    from .missing_paths import missing_paths
+
+    if source_size is not None and not memory:
+        raise typer.BadParameter("needs --memory", param_hint="--source-size")
+    loaded = load_service_config(config)
+    for line in missing_paths(loaded.cameras):
+        typer.echo(f"note: {line}", err=True)
+    if not memory:
+        typer.echo(show_config(loaded), nl=False)
+        return
+    from retinad.pipeline.engine.memory_estimate import device_bytes
+
+    from .memory import memory_report
+    from .sizes import ANY, parse_size
+
+    try:
+        size = None if source_size is None else parse_size(source_size, ANY)
+        typer.echo(memory_report(loaded, size, device_bytes(loaded.model.device)))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--source-size") from error

@@ -1,0 +1,121 @@
+"""What several commands share: options, loading a config, and how expected errors become exit codes."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from retinad.pipeline.model.presets import PRESETS
+
+from ..exit_codes import ExitCode, JobError
+
+if TYPE_CHECKING:
+    from ..config.service_config import JobConfig, ServiceConfig
+
+DEFAULT_CONFIG = Path("config.toml")
+PRESET_NAMES = " or ".join(PRESETS)
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.")]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="A service's config: its \\[model] and \\[stream] are used."),
+]
+PresetOption = Annotated[str | None, typer.Option(metavar="NAME", help=f"Overrides model.preset: {PRESET_NAMES}.")]
+
+
+@dataclass(slots=True)
+class CommandState:
+    """State that outlives the function of a command.
+
+    Attributes:
+        stack: closed at the end; `run` opens its log here, so that it is still open when a crash is reported.
+        has_log: whether the log is open.
+    """
+
+    stack: ExitStack
+    has_log: bool = False
+
+
+def state_of(context: typer.Context) -> CommandState:
+    """The state of the running command."""
+    assert isinstance(context.obj, CommandState)
+    return context.obj
+
+
+def load_service_config(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> "ServiceConfig":
+    """Load a service's config, with variables over those of the environment; an error ends the command."""
+    from ..config.load import load_config
+
+    with reported_errors():
+        return load_config(path, os.environ | dict(overrides))
+
+
+def load_job(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "JobConfig":
+    """Load the config of a job.
+
+    Args:
+        path: the config file, or None for the defaults.
+        options: name of an option, key of `[model]` that it sets, and its value; None if it was not given.
+    """
+    from ..config.job import Override, load_job_config
+
+    return load_job_config(
+        path, [Override(name, "model", key, value) for name, key, value in options if value is not None]
+    )
+
+
+def keep_kernels_of(context: typer.Context) -> None:
+    """Keep the compiled kernels of a command where the service keeps them; problems go to standard error."""
+    from ..kernel_cache import keep_kernels
+
+    cache = keep_kernels(state_of(context).stack)
+    if cache.problem is not None:
+        typer.echo(f"retinad: compiled kernels are not kept: {cache.problem}", err=True)
+    if cache.removed:
+        typer.echo(f"retinad: removed {cache.removed} damaged compiled kernels", err=True)
+
+
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Report errors of a config, a model or a device, which a person can do something about, and end the command."""
+    from retinad.pipeline.errors import DeviceError, ModelError
+
+    from ..config.load import ConfigError
+
+    try:
+        yield
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(ExitCode.CONFIG) from error
+    except DeviceError as error:
+        typer.echo(f"retinad: the device failed: {error}", err=True)
+        raise typer.Exit(ExitCode.FAULT) from error
+    except ModelError as error:
+        typer.echo(f"retinad: {error}", err=True)
+        raise typer.Exit(ExitCode.UNAVAILABLE) from error
+
+
+@contextmanager
+def reported_job_errors() -> Iterator[None]:
+    """Report the errors of a job too, and Ctrl-C before the job handles signals."""
+    try:
+        with reported_errors():
+            yield
+    except KeyboardInterrupt:  # no signal handler was set yet: nothing is half written
+        typer.echo("retinad: stopped; nothing was written", err=True)
+        raise typer.Exit(ExitCode.INCOMPLETE) from None
+    except JobError as error:
+        typer.echo(f"retinad: {error}", err=True)
+        raise typer.Exit(error.code) from error
+
+
+def one_of(option: str, text: str, choices: Sequence[str]) -> str:
+    """The value of an option that takes one of several words."""
+    if text not in choices:
+        raise typer.BadParameter(f"expected {' or '.join(choices)}, got {text!r}", param_hint=option)
+    return text

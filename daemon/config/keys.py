@@ -1,0 +1,75 @@
+"""Names of config keys: how a key path is written, which key a field of the pipeline comes from, and old names."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from retinad.pipeline.config_diff import Difference
+from retinad.pipeline.errors import PublishError, StateError
+
+KeyPath = tuple[str | int, ...]
+"""Keys and list indices from the top of the file down to a value."""
+
+RENAMED: Mapping[str, str] = MappingProxyType({})
+"""The new name of each key that was renamed, both dotted and without indices: `camera.fps`, `stream.window`."""
+
+_PARTS = re.compile(r"^(?:model\.)?(?:network|output)\.")
+"""Parts of the model's config that are no tables of the file: `model.output.pool` is the key `model.pool`."""
+
+_NAMES = {
+    "model.name": "model.preset",
+    "model_name": "model.preset",
+    "image_width": "model.image_width",
+    "log.level": "service.log_level",
+    "log.form": "service.log_format",
+    "model.weights": "weights",
+    "model.layers": "global blocks that run",
+}
+"""Fields whose key has another name, and fields that have no key."""
+
+
+def show_key(path: KeyPath) -> str:
+    """Write a key path as `camera[0].source`. Keys that TOML would quote are quoted."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += ("." if text else "") + (part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else json.dumps(part))
+    return text
+
+
+def config_key(field: str) -> str:
+    """The config key that sets a field of the pipeline's config: `model.pool` for `model.output.pool`."""
+    key = field.replace("output.dtype", "output.output_dtype").replace("stream.retention.", "stream.")
+    return _NAMES.get(key, _PARTS.sub("model.", key))
+
+
+def show_differences(differences: Iterable[Difference]) -> str:
+    """Write changed settings by their keys: `stream.window was 8, is 16; model.pool was 4, is 2`."""
+    return "; ".join(f"{config_key(difference.field)} {difference.change}" for difference in differences)
+
+
+def error_text(error: Exception) -> str:
+    """The text of an error of the pipeline, with the settings at fault named by their keys."""
+    if isinstance(error, StateError) and error.differences:
+        return f"{error.message}: {show_differences(error.differences)}"
+    if isinstance(error, PublishError) and error.field is not None:
+        return f"{config_key(f'publish.{error.field}')}: {error}"
+    return str(error)
+
+
+def new_name(key: str) -> str | None:
+    """The new name of a dotted key that was renamed, or None. `stream` of a camera has the keys of `[stream]`."""
+    in_stream = key.removeprefix("camera.") if key.startswith("camera.stream.") else key
+    return RENAMED.get(key) or RENAMED.get(in_stream)
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    """`did you mean ...?` with the known word nearest to `word`, or an empty string if none is near."""
+    plain = word.lower().replace("-", "_")
+    near = difflib.get_close_matches(plain, [name.lower() for name in known], n=1, cutoff=0.6)
+    matches = [name for name in known if name.lower() in near]
+    return f"did you mean `{matches[0]}`?" if matches else ""

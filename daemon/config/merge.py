@@ -1,0 +1,172 @@
+"""Step 2 of loading a config, merge: puts environment variables and command-line options over the file's values.
+
+A variable is `RETINAD_<TABLE>__<KEY>`. A `RETINAD_` variable that names no key is a problem, since a misspelt override
+would otherwise be ignored silently. The environment is an argument: only `load.py`, `job.py`, `kernel_cache.py` and
+`systemd.py` read the process's own.
+"""
+
+import copy
+import tomllib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+
+from retinad.pipeline.sources.redact import redact_url
+
+from .errors import Problem
+from .keys import KeyPath, new_name, suggest
+from .tables import TABLES, CameraTable, sub_table
+
+PREFIX = "RETINAD_"
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A key that the command line sets.
+
+    Attributes:
+        name: the option, such as `--preset`.
+        table: table of the key.
+        key: the key.
+        value: its value, in the type that the file would have.
+    """
+
+    name: str
+    table: str
+    key: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The config with its overrides.
+
+    Attributes:
+        data: the tables.
+        overrides: the variable or option that set a key.
+        problems: variables that name no key.
+    """
+
+    data: Mapping[str, Any]
+    overrides: Mapping[KeyPath, str]
+    problems: tuple[Problem, ...]
+
+
+def merge(
+    data: Mapping[str, Any],
+    environment: Mapping[str, str],
+    options: Iterable[Override] = (),
+    only: Collection[str] | None = None,
+) -> Merged:
+    """Put the environment over the file, and the options over both.
+
+    Args:
+        data: the file's tables; not changed.
+        environment: variables; those without the prefix are ignored.
+        options: what the command line sets.
+        only: tables to take; the others, and variables of theirs, are ignored. None for all.
+    """
+    if only is not None:
+        data = {name: table for name, table in data.items() if name in only}
+    variables = sorted(name for name in environment if name.startswith(_prefixes(only)))
+    known = known_variables(data)
+    merged, overrides = copy.deepcopy(dict(data)), {}
+    for name in variables:
+        if name in known:
+            path, annotation = known[name]
+            overrides[path] = name
+            _put(merged, path, _parse(environment[name], annotation))
+    for option in options:
+        overrides[option.table, option.key] = option.name
+        _put(merged, (option.table, option.key), option.value)
+    problems = tuple(_unknown_variable(name, known) for name in variables if name not in known)
+    return Merged(merged, overrides, problems)
+
+
+def known_variables(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, object]]:
+    """Every variable that overrides a key of this file, with the key and its type.
+
+    A camera's variables have its name in capitals, with `-` as `_`; cameras whose names become the same have none.
+    """
+    known: dict[str, tuple[KeyPath, object]] = {}
+    for table, model in TABLES.items():
+        known.update(_variables_of(model, f"{PREFIX}{table.upper()}__", (table,)))
+    cameras = data.get("camera")
+    words = [_camera_word(camera) for camera in cameras] if isinstance(cameras, list) else []
+    counts = Counter(words)
+    for index, word in enumerate(words):
+        if word and counts[word] == 1:
+            known.update(_variables_of(CameraTable, f"{PREFIX}CAMERA__{word}__", ("camera", index)))
+            known.pop(f"{PREFIX}CAMERA__{word}__NAME")
+    return known
+
+
+def _prefixes(only: Collection[str] | None) -> tuple[str, ...]:
+    return (PREFIX,) if only is None else tuple(f"{PREFIX}{table.upper()}__" for table in only)
+
+
+def _unknown_variable(name: str, known: Mapping[str, object]) -> Problem:
+    if (renamed := _renamed_variable(name)) is not None:
+        return Problem("environment", None, None, redact_url(name), "was renamed", f"use `{renamed}`")
+    nearest = suggest(name.removeprefix(PREFIX), [other.removeprefix(PREFIX) for other in known])
+    hint = nearest.replace("`", f"`{PREFIX}", 1) or f"the form is {PREFIX}TABLE__KEY"
+    return Problem("environment", None, None, redact_url(name), "names no key of the config", hint)
+
+
+def _renamed_variable(name: str) -> str | None:
+    table, *parts = name.removeprefix(PREFIX).split("__")
+    camera, parts = (parts[:1], parts[1:]) if table == "CAMERA" else ([], parts)
+    renamed = new_name(".".join([table, *parts]).lower())
+    if renamed is None:
+        return None
+    first, *others = renamed.upper().split(".")
+    if table == "CAMERA" and first != "CAMERA":  # of `[stream]`, whose keys a camera's `stream` has too
+        first, others = "CAMERA", [first, *others]
+    return PREFIX + "__".join([first, *camera, *others])
+
+
+def _camera_word(camera: object) -> str:
+    name = camera.get("name") if isinstance(camera, dict) else None
+    return name.upper().replace("-", "_") if isinstance(name, str) else ""
+
+
+def _variables_of(model: type[BaseModel], prefix: str, path: KeyPath) -> Iterator[tuple[str, tuple[KeyPath, object]]]:
+    for key, field in model.model_fields.items():
+        inner = sub_table(model, key)
+        if inner is not None:
+            yield from _variables_of(inner, f"{prefix}{key.upper()}__", (*path, key))
+        else:
+            yield f"{prefix}{key.upper()}", ((*path, key), field.annotation)
+
+
+def _put(data: Any, path: KeyPath, value: object) -> None:
+    # Where the file has something else than a table, nothing is set: the validate step refuses it.
+    for part in path[:-1]:
+        data = data[part] if isinstance(part, int) else data.setdefault(part, {})
+        if not isinstance(data, dict | list):
+            return
+    if isinstance(data, dict):
+        data[path[-1]] = value
+
+
+def _parse(text: str, annotation: object) -> object:
+    # Text for a key that takes free text; TOML for any other key, or text if it is not TOML, such as a choice.
+    if _takes_text(annotation) or "\n" in text:
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def _takes_text(annotation: object) -> bool:
+    if get_origin(annotation) is Annotated:
+        return _takes_text(get_args(annotation)[0])
+    parts = get_args(annotation)
+    if NoneType in parts:
+        return any(_takes_text(part) for part in parts if part is not NoneType)
+    return annotation in (str, SecretStr)

@@ -1,0 +1,75 @@
+"""The loaded config as frozen values: of the whole service, of publishing alone, and of a job without cameras."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig, StreamConfig
+
+from ..logs.render import LogForm
+from ..logs.setup import LogLevel
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """The log, which goes to standard error.
+
+    Attributes:
+        level: lines below it are left out.
+        form: `console` for people, `json` for one JSON object per line, `auto` for console on a terminal, else json.
+    """
+
+    level: LogLevel = "info"
+    form: LogForm = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """The whole config of the service, with all defaults filled in; only the log's format may still be `auto`.
+
+    Attributes:
+        log: the log.
+        state_dir: folder for files that survive a restart; may not exist yet.
+        keep_state: whether the streams' memories survive a restart.
+        runtime_dir: folder for sockets and locks; may not exist yet.
+        exit_when_done: whether the service stops, with exit code 0, once every source has ended.
+        publish: where and how records are published.
+        model: the model and where it runs.
+        cameras: at least one, each with a unique name.
+        secrets: strings that must never be printed.
+    """
+
+    log: LogConfig
+    state_dir: Path
+    keep_state: bool
+    runtime_dir: Path
+    exit_when_done: bool
+    publish: PublishConfig
+    model: ModelConfig
+    cameras: tuple[CameraConfig, ...]
+    secrets: frozenset[str] = field(repr=False)
+
+    @property
+    def states_dir(self) -> Path | None:
+        """Folder of the saved streams, or None if none are kept; may not exist yet."""
+        return self.state_dir / "streams" if self.keep_state else None
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """Where records are published: the part of a config that is known without its model, and so without torch.
+
+    Attributes:
+        publish: see `ServiceConfig`.
+        runtime_dir: see `ServiceConfig`.
+    """
+
+    publish: PublishConfig
+    runtime_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """The config of a job without cameras: the model and the settings of its one stream."""
+
+    model: ModelConfig
+    stream: StreamConfig

@@ -1,0 +1,33 @@
+"""The messages at the end of a job."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from retinad.pipeline.frames import Flag
+
+from .index import Index
+
+_MOST_FAILURES = 20
+"""Most failed frames that are listed; the index has all."""
+
+
+def summary_lines(out: Path, index: Index, frames_per_s: float, *, random_weights: bool) -> Iterator[str]:
+    """The lines about a complete folder: failed frames, totals and warnings."""
+    for failure in index.failures[:_MOST_FAILURES]:
+        yield f"frame {failure.source_seq} failed: {failure.reason}"
+    yield (
+        f"{out} is complete: {index.frames} frames; {index.unreadable} unreadable, "
+        f"{len(index.failures)} failed; {frames_per_s:.1f} frames/s"
+    )
+    not_finite = sum(Flag.NAN in frame.flags for shard in index.shards for frame in shard.frames)
+    if not_finite:
+        yield f"{not_finite} of them have non-finite numbers (flag {Flag.NAN})"
+    if random_weights:
+        yield "the weights are random: the features are meaningless (set model.checkpoint)"
+
+
+def remaining_line(out: Path, frames: int) -> str:
+    """The line about an incomplete folder: its contents, and how to continue."""
+    if not frames:
+        return "no features were written"
+    return f"{frames} frames are in {out}; run the same command to continue"

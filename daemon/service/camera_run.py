@@ -1,0 +1,160 @@
+"""One camera from start to `end`.
+
+Open a stream in the engine; capture until the source ends or `stop` is called; drain the frames in flight; save a
+snapshot of the stream if the service is stopping; close the stream; publish `end`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import anyio
+import structlog
+
+from retinad.pipeline.capture.camera import CameraState, CameraStatus
+from retinad.pipeline.config import CameraConfig
+from retinad.pipeline.delivery import Delivery
+from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.errors import AdmissionError
+from retinad.pipeline.frame_queue import FrameQueue
+from retinad.pipeline.pump import flush
+from retinad.pipeline.worker import Worker
+
+from .camera_log import CAMERA_EVENTS
+from .snapshots import StreamSnapshots
+from .state import CameraReport
+
+DRAIN_S = 1.0
+"""Seconds that a stopped camera's last frames may take to get through the model."""
+
+SAVE_S = 0.5
+"""Seconds for saving the snapshots of all streams, in addition to what is left of `DRAIN_S`."""
+
+CLOSE_S = 0.3
+"""Seconds for closing the stream afterwards."""
+
+_log = structlog.get_logger("retinad")
+
+
+class Capturing(Protocol):
+    """A camera's state machine."""
+
+    @property
+    def status(self) -> CameraStatus:
+        """Its current state."""
+
+    async def run(self) -> CameraStatus:
+        """Fill the queue until the source is finished; cancellation stops it within a second."""
+
+
+class MakeCamera(Protocol):
+    """Makes the state machine of a camera."""
+
+    def __call__(
+        self,
+        config: CameraConfig,
+        queue: FrameQueue,
+        on_status: Callable[[CameraStatus], None],
+        *,
+        first_epoch: int,
+    ) -> Capturing: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CameraServices:
+    """Parts of the service that every camera uses.
+
+    Attributes:
+        worker: owner of the engine.
+        delivery: publishes the frames that the engine still holds when a source ends.
+        snapshots: saves and restores streams across a restart.
+    """
+
+    worker: Worker[Engine]
+    delivery: Delivery
+    snapshots: StreamSnapshots
+
+
+@dataclass(slots=True, eq=False)
+class CameraRun:
+    """One run of a camera. Used on the event loop only.
+
+    Attributes:
+        config: its configuration.
+        queue: where its frames go.
+        camera: its state machine.
+        first_epoch: stream epoch of its first connection.
+        services: parts of the service.
+        refusal: why it failed regardless of its source (no room in the engine, no device), or None.
+        done: set by its owner once `end` is published.
+    """
+
+    config: CameraConfig
+    queue: FrameQueue
+    camera: Capturing
+    first_epoch: int
+    services: CameraServices
+    refusal: str | None = None
+    done: anyio.Event = field(default_factory=anyio.Event)
+    _capturing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _draining: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _closing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _save: bool = False
+
+    @property
+    def status(self) -> CameraStatus:
+        """The camera's state; failed if the service itself refused it."""
+        if self.refusal is None:
+            return self.camera.status
+        return replace(self.camera.status, state=CameraState.FAILED, fault=None, reason=self.refusal)
+
+    @property
+    def report(self) -> CameraReport:
+        """The camera's state and counters now."""
+        last_epoch = self.camera.status.stream_epoch
+        next_epoch = self.first_epoch if last_epoch is None else last_epoch + 1
+        counters = replace(self.queue.counters)
+        return CameraReport(self.config, self.status, counters, next_epoch, self.refusal is not None)
+
+    def stop(self, *, save: bool) -> None:
+        """Stop capturing now, and set deadlines for draining and closing.
+
+        Args:
+            save: whether to save a snapshot of the stream.
+        """
+        self._save = save
+        self._capturing.cancel()
+        self._draining.deadline = anyio.current_time() + DRAIN_S
+        self._closing.deadline = self._draining.deadline + SAVE_S + CLOSE_S
+
+    async def run(self) -> None:
+        """Everything up to the closed stream; publishing `end` is left to the owner."""
+        name, worker = self.config.name, self.services.worker
+        with self._capturing:
+            await self._open()
+            if self.refusal is None:
+                await self.camera.run()
+        with self._draining:
+            await self._drain()
+        self.queue.discard()
+        with self._closing:
+            # A source that ended has no next frame to resume with: no snapshot.
+            if self._save and self._capturing.cancelled_caught and self.refusal is None:
+                within_s = self._closing.deadline - CLOSE_S - anyio.current_time()
+                await self.services.snapshots.save(self.config, within_s)
+            await worker.run(lambda engine: engine.close_stream(name))
+
+    async def _open(self) -> None:
+        config = self.config
+        try:
+            await self.services.worker.run(lambda engine: engine.open_stream(config.name, config.stream, config.resize))
+            await self.services.snapshots.restore(config.name)
+        except AdmissionError as error:
+            self.refusal = str(error)
+            _log.error(CAMERA_EVENTS[CameraState.FAILED], camera=config.name, reason=self.refusal)
+
+    async def _drain(self) -> None:
+        await self.queue.emptied()
+        # The worker is first in, first out: a step that is running with the last frame comes before this.
+        await flush(self.config.name, self.services.worker, self.services.delivery)
+        await self.queue.settled()

@@ -1,0 +1,87 @@
+"""Reloads under difficult conditions: a config that cannot be read, and a storm of requests."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from retinad.client import Record, StatusRecord
+from retinad.daemon.exit_codes import ExitCode
+from retinad.daemon.service import reload
+
+from ...deadlines import scaled
+from ..faulty import FaultyEngine
+from ..in_process import WATCHDOG_S, InProcessService, unfed_s, until
+from ..records import features_of, statuses_of
+
+
+@pytest.fixture(autouse=True)
+def _same_threads_after() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_a_reload_that_blocks_times_out_and_the_next_one_is_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "_READ_S", 0.5)
+    stub = InProcessService(tmp_path, lambda config: FaultyEngine(config, 0.0))
+
+    async def act(records: list[Record]) -> None:
+        def reloads() -> tuple[int, int]:
+            service = statuses_of(records)[-1].service
+            return service.reloads, service.reload_failures
+
+        await until(lambda: bool(features_of(records)) and bool(statuses_of(records)))
+        content = stub.path.read_text()
+        stub.path.unlink()
+        os.mkfifo(stub.path)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: reloads() == (1, 1))
+        writer = os.open(stub.path, os.O_RDWR | os.O_NONBLOCK)  # releases the thread that still opens the pipe
+        stub.path.unlink()
+        os.close(writer)
+        stub.path.write_text(content)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: reloads() == (2, 1))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with capture_logs() as log:
+        assert stub.run(act) == ExitCode.OK
+    events = [line["event"] for line in log]
+    assert events.index("reload failed: config not readable, keeping the old one") < events.index("reloaded")
+    received = [text.partition("\n")[0] for _, text in stub.notifications if not text.startswith(("STATUS", "WATCH"))]
+    reload_pair = ["RELOADING=1", "READY=1"]
+    assert received[received.index("READY=1") :] == ["READY=1", *reload_pair, *reload_pair, "STOPPING=1"]
+
+
+def test_a_storm_of_reload_requests_becomes_a_few_reloads_and_each_is_counted(tmp_path: Path) -> None:
+    stub = InProcessService(tmp_path, lambda config: FaultyEngine(config, 0.0))
+
+    async def act(records: list[Record]) -> None:
+        def services() -> list[tuple[int, int]]:
+            return [(r.service.reloads, r.service.reload_failures) for r in records if isinstance(r, StatusRecord)]
+
+        await until(lambda: bool(features_of(records)))
+        for _ in range(100):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await anyio.sleep(0.002)
+        await until(lambda: services()[-1][0] >= 1)
+        stub.path.write_text("[publish]\nbuffer_md = 3\n")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: services()[-1][1] == 1)
+        assert services()[-1][0] <= 4
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert stub.run(act) == ExitCode.OK
+    assert [record.seq for record in features_of(stub.records)] == list(range(len(features_of(stub.records))))
+    received = [text.partition("\n")[0] for _, text in stub.notifications]
+    assert received.count("RELOADING=1") <= 4
+    assert received.count("READY=1") == 1 + received.count("RELOADING=1")
+    assert unfed_s(stub.notifications) < scaled(WATCHDOG_S)
