@@ -65,4 +65,13 @@ class StateError(PipelineError):
 
 
 class PublishError(PipelineError):
-    """An endpoint cannot be bound or used."""
+    """An endpoint or a key cannot be used as configured.
+
+    Attributes:
+        field: the field of `PublishConfig` that is at fault, such as `endpoints` or `curve.authorized_keys_dir`; None
+            where no field is.
+    """
+
+    def __init__(self, reason: str, field: str | None = None) -> None:
+        super().__init__(reason)
+        self.field = field

@@ -1,4 +1,4 @@
-"""From the model's features to the header and the tensor bytes of a message, without copying a tensor."""
+"""Converts the model's features to the header and tensor bytes of a message, without copying a tensor."""
 
 import time
 
@@ -19,12 +19,12 @@ def features_header(
     failed_total: int,
     model_done_ns: int,
 ) -> FeaturesHeader:
-    """The header of the message for these features, stamped with the present time.
+    """Make the header of the message for these features, stamped with the current time.
 
     Args:
-        features: what is published.
-        instance: the service's start.
-        model: what made the features.
+        features: features to publish.
+        instance: identifies this start of the service.
+        model: description of the model.
         seq: the record's number within the stream epoch.
         dropped_total: frames of the camera dropped so far.
         failed_total: frames of the camera without features so far.
@@ -75,7 +75,7 @@ def _context_header(context: Context | None) -> ContextHeader | None:
 
 
 def tensor_header(tensor: FeatureTensor) -> TensorHeader:
-    """How a tensor is described on the wire."""
+    """Describe a tensor for the wire."""
     return TensorHeader(
         name=tensor.name,
         dtype="bf16" if tensor.is_bfloat16 else tensor.data.dtype.str,
