@@ -296,7 +296,7 @@ def test_one_changed_bit_is_found_and_the_file_is_named(path: Path, name: str) -
     frames = [frame("a", number) for number in range(5)]
     with Engine(CONFIG) as engine:
         engine.open_stream("a", EPOCHS, ResizeMode.CROP)
-        with pytest.raises(StateError, match=rf"{path.name} is damaged: .* is not what was written"):
+        with pytest.raises(StateError, match=rf"{path.name} is damaged: the checksum of .* does not match"):
             engine.load_state("a", path)
         assert_equal(play(engine, frames), alone(frames, EPOCHS))
 
@@ -354,7 +354,7 @@ def test_a_device_that_cannot_take_a_file_is_told_from_the_file(
 def test_a_pipe_in_the_place_of_a_memory_is_refused_at_once(tmp_path: Path) -> None:
     """To open it would stop the whole process, for ever: no signal would be heard."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(StateError, match="pipe is no file"), state_file.open_state_file(tmp_path / "pipe"):
+    with pytest.raises(StateError, match="pipe is not a regular file"), state_file.open_state_file(tmp_path / "pipe"):
         pass
 
 
