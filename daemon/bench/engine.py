@@ -14,7 +14,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Frame, FrameFailure, FrameStamp
-from retinad.pipeline.sources.synthetic import SyntheticScene
 
 from .plan import BenchPlan
 from .results import BenchError, EngineResult, Percentiles
@@ -68,8 +67,8 @@ def _measure(engine: Engine, plan: BenchPlan) -> EngineResult:
 
 def _frames(plan: BenchPlan) -> Iterator[list[Frame]]:
     """For ever, one frame of each camera, captured just now."""
-    scene = SyntheticScene(plan.spec(fps=1.0, seed=0))
-    pictures = [np.ascontiguousarray(scene.picture(number)) for number in range(_PICTURES)]
+    scene = plan.spec(fps=1.0, seed=0).scene()
+    pictures = [np.ascontiguousarray(scene.image(number)) for number in range(_PICTURES)]
     number = 0
     while True:
         now_ns, unix_ns = time.monotonic_ns(), time.time_ns()

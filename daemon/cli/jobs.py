@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retinad.pipeline.sources.registry import KINDS, describe_kinds
+
 from ..exit_codes import ExitCode, JobError
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", "-c", metavar="FILE", help="Of the service; its \\[model] and \\[stream] are used."),
 ]
+_RECORDING = f"A recording: {describe_kinds(tuple(kind for kind in KINDS if kind.ends))}."
 _NOWHERE = (
     ("--device", "device", "cpu"),
     ("--device", "attention", "auto"),
@@ -60,7 +63,7 @@ def reported_errors() -> Iterator[None]:
 
 def extract(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(metavar="INPUT", help="Video file, folder or glob of pictures, synthetic:…")],
+    source: Annotated[str, typer.Argument(metavar="INPUT", help=_RECORDING)],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Folder of the features.")],
     config: ConfigOption = None,
     preset: Preset = None,

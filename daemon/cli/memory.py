@@ -19,7 +19,7 @@ from retinad.pipeline.engine.preprocess import ResizeGeometry, resize_geometry
 from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import blank_model
-from retinad.pipeline.sources.spec import SyntheticSpec, parse_source
+from retinad.pipeline.sources.registry import parse_source
 
 from ..config.load import ServiceConfig
 
@@ -146,7 +146,6 @@ def _known_size(camera: CameraConfig) -> Size | None:
     if camera.size is not None:
         return camera.size
     try:
-        spec = parse_source(camera.source)
+        return parse_source(camera.source).frame_size
     except SourceError:
         return None
-    return (spec.width, spec.height) if isinstance(spec, SyntheticSpec) else None

@@ -11,8 +11,9 @@ from retinad.pipeline.engine.batch_size import RUNS, Room, longest_run
 from retinad.pipeline.engine.checkpoint import ModelIdentity
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import weights_name
+from retinad.pipeline.sources.paths import PathSpec
 from retinad.pipeline.sources.redact import mask
-from retinad.pipeline.sources.spec import DeviceSpec, NetworkSpec, PathSpec, parse_source
+from retinad.pipeline.sources.registry import parse_source
 
 from .index import Form, Index, Settings, check_settings
 
@@ -53,9 +54,7 @@ class Extraction:
         Raises:
             SourceError: it is no source.
         """
-        spec = parse_source(self.source)
-        address = spec.url.partition("://")[0].lower() if isinstance(spec, NetworkSpec) else ""
-        return isinstance(spec, DeviceSpec) or address in ("rtsp", "rtsps")
+        return parse_source(self.source).is_live
 
     def camera(self, stream: StreamConfig) -> CameraConfig:
         """The recording as a camera of which no frame is dropped and that is not tried again."""

@@ -460,7 +460,7 @@ def test_a_folder_of_other_settings_is_refused_with_what_differs(whole: Path) ->
     ("arguments", "code", "reason"),
     [
         (["{folder}/nope.mp4", "-o", "{folder}/out"], ExitCode.NO_INPUT, "missing: "),
-        (["{folder}/empty", "-o", "{folder}/out"], ExitCode.NO_INPUT, "has no pictures"),
+        (["{folder}/empty", "-o", "{folder}/out"], ExitCode.NO_INPUT, "has no images"),
         (["synthetic:", "-o", "{folder}/out"], ExitCode.USAGE, "has no end"),
         (
             ["rtsp://a:secret@127.0.0.1:1/x", "-o", "{folder}/out"],

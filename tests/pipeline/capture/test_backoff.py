@@ -1,4 +1,4 @@
-"""Waits grow, are spread, have a cap, and are long where trying again cannot help."""
+"""Waits grow up to a cap, are spread by jitter, and are long where an early retry cannot help."""
 
 import pytest
 

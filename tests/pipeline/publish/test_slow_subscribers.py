@@ -12,6 +12,7 @@ from retinad.client import FeaturesRecord, Subscriber
 from retinad.pipeline.publish import slow_subscribers
 from retinad.pipeline.publish.slow_subscribers import Peers
 
+from ...deadlines import scaled
 from .rig import make_publisher, poll_until, publish, raw_subscriber
 
 
@@ -27,7 +28,7 @@ def test_a_subscriber_that_does_not_read_is_named_once_and_one_that_reads_is_not
     endpoint = "tcp://127.0.0.1:0" if transport == "tcp" else f"ipc://{tmp_path}/s"
     with (
         make_publisher(endpoint, largest_message_bytes=1_000_000, buffer_mb=4) as publisher,
-        Subscriber(publisher.endpoints[0], timeout_s=5) as reader,
+        Subscriber(publisher.endpoints[0], timeout_s=scaled(5)) as reader,
     ):
         poll_until(publisher, "subscriptions_total", 2)
         named: list[str] = []
