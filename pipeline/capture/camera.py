@@ -79,7 +79,7 @@ class Camera:
         """
         while True:
             try:
-                reason = await self._connect()
+                reason = await self._run_connection()
             except SourceError as exc:
                 if not self._config.retry and exc.fault is not SourceFault.RESIZED:
                     return self._reporter.enter(CameraState.FAILED, exc.fault, str(exc))
@@ -87,7 +87,7 @@ class Camera:
             else:
                 return self._reporter.enter(CameraState.ENDED, reason=reason)
 
-    async def _connect(self) -> str | None:
+    async def _run_connection(self) -> str | None:
         self._reporter.enter(CameraState.CONNECTING)
         async with self._open(self._config, self._on_line) as capture:
             while True:

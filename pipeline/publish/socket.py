@@ -26,7 +26,7 @@ from .zap import ZAP_ENDPOINT, zap_reply
 LINGER_MS = 500
 HANDSHAKE_MS = 5000
 UNREAD_MS = 5000
-"""How long bytes sent by tcp may stay unread or unacknowledged at the other end before the connection is closed."""
+"""Time for which data sent by tcp may stay unread or unacknowledged before the connection is closed."""
 INBOUND_BYTES = 1024
 """Largest message that a peer may send. Subscriptions and handshakes are smaller; libzmq's tree of subscriptions is as
 deep as the longest one and is walked recursively (a subscription of one megabyte was seen to crash a process)."""

@@ -176,8 +176,8 @@ def _parse(text: str) -> PathSpec | None:
 
 
 PATH = SourceKind(
-    name="a video file, image, folder or glob of images",
-    forms=("PATH", "FOLDER/*.png", "file:///PATH"),
+    name="a path to a video, an image or a folder of images",
+    forms=("/data/clip.mp4", "/data/frames", "/data/frames/*.png", "file:///data/clip.mp4"),
     schemes=(_FILE_SCHEME,),
     parse=_parse,
     ends=True,

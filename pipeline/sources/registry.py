@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from .reader import Reader
 
 KINDS: tuple[SourceKind, ...] = (DEVICE, SYNTHETIC, NETWORK, PATH)
-"""Kinds in the order in which they are asked. A path comes last: it takes any text without a scheme."""
+"""All kinds, in the order in which they parse a text. `PATH` is last: it accepts any text without a scheme."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def parse_source(text: str) -> SourceSpec:
-    """Parse a source. Looks at the text only.
+    """Parse a source, without looking at files or devices.
 
     Args:
-        text: what the config says, in one of the forms that `KINDS` lists.
+        text: the source as the config has it, in one of the forms that `KINDS` lists.
 
     Raises:
-        SourceError: `UNREADABLE`, with what was expected. The message holds no secret.
+        SourceError: `UNREADABLE`; the message says what was expected, and holds no secret.
     """
     if not text.strip():
         raise unreadable(f"the source is empty: expected {describe_kinds(KINDS)}")
@@ -38,31 +38,33 @@ def parse_source(text: str) -> SourceSpec:
         if (spec := kind.parse(text)) is not None:
             return spec
     scheme = _SCHEME.match(text)
-    named = f"scheme {scheme[0].lower()} is not known" if scheme else "no kind of source is written like this"
-    raise unreadable(f"{named} (known: {', '.join(known_schemes())})")
+    unknown = f"scheme {scheme[0].lower()} is not known" if scheme else "the source has no known form"
+    raise unreadable(f"{unknown} (known: {', '.join(known_schemes())})")
 
 
 def load_reader(config: "CameraConfig") -> "Callable[[], Reader]":
     """Import what a camera's source needs, and return a function that opens it, any number of times.
 
     Raises:
-        SourceError: the source cannot be read as written. The returned function raises it too: it cannot be opened.
+        SourceError: the source cannot be read as written. The returned function raises it if the source cannot be
+            opened.
     """
     return parse_source(config.source).load(config)
 
 
 def known_schemes() -> tuple[str, ...]:
-    """All prefixes that say which kind a source is: `rtsp://`, ..., `synthetic:`."""
+    """The schemes of all kinds: `rtsp://`, ..., `synthetic:`."""
     return tuple(scheme for kind in KINDS for scheme in kind.schemes)
 
 
 def describe_kinds(kinds: tuple[SourceKind, ...]) -> str:
-    """The kinds with an example of each, for a sentence."""
-    return ", ".join(f"{kind.name} ({kind.forms[0]})" for kind in kinds)
+    """List kinds with an example of each, for a sentence: `a (1), b (2) or c (3)`."""
+    *most, last = (f"{kind.name} ({kind.forms[0]})" for kind in kinds)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def suggest_scheme(text: str) -> str | None:
-    """The scheme that a text probably means where it reads as a path: `rtsp://` for `rtsp//host` or `RTSP:/host`."""
+    """The scheme that a mistyped address probably means, such as `rtsp://` for `rtsp//host` or `RTSP:/host`."""
     schemes = [scheme for kind in KINDS if kind is not PATH for scheme in kind.schemes if scheme.endswith("://")]
     names = "|".join(re.escape(scheme.removesuffix("://")) for scheme in schemes)
     found = re.match(rf"({names})[:/]", text, re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Base types of the source registry: a kind of source, and a source of that kind as the config writes it."""
+"""Base types of the source registry: a kind of source, and a parsed source of that kind."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,33 +14,34 @@ if TYPE_CHECKING:  # these import numpy, which parsing does not need
 
 
 class SourceSpec(ABC):
-    """A parsed source: text and numbers only, nothing is open. Subclasses are frozen dataclasses."""
+    """A parsed source. Holds text and numbers only; nothing is open. Subclasses are frozen dataclasses."""
 
     __slots__ = ()
 
     @property
     def is_live(self) -> bool:
-        """Whether the text alone says that this is a camera, which never ends."""
+        """Whether the text alone identifies a camera, which never ends."""
         return False
 
     @property
     def frame_size(self) -> "Size | None":
-        """Width and height of every frame in pixels, where the text alone says so."""
+        """Width and height of every frame in pixels, if the text alone determines them, else None."""
         return None
 
     def check(self) -> None:  # noqa: B027  # most kinds have nothing to check
         """Check what can be checked without opening the source, such as whether a file exists.
 
         Raises:
-            SourceError: the source cannot be read as things are; the service keeps trying such a source.
+            SourceError: the source cannot be read at the moment; the service would keep retrying it.
         """
 
     @abstractmethod
     def load(self, config: "CameraConfig") -> "Callable[[], Reader]":
-        """Import what reads this source, and return a function that opens it, any number of times.
+        """Import the reader, and return a function that opens the source, any number of times.
 
         Raises:
-            SourceError: the source cannot be read as written. The returned function raises it too.
+            SourceError: the source cannot be read as written. The returned function raises it if the source cannot be
+                opened.
         """
 
 
@@ -49,12 +50,12 @@ class SourceKind:
     """One kind of source: an entry of the registry.
 
     Attributes:
-        name: noun phrase for help and errors.
-        forms: ways to write such a source, the most common one first.
-        schemes: prefixes that belong to this kind, punctuation included: `rtsp://`, `synthetic:`.
-        parse: reads a source's text; returns None where the text is of another kind, and raises `SourceError` where it
-            is of this kind and wrong. Its messages hold no secret.
-        ends: whether `extract` takes such a source, since it has an end.
+        name: noun phrase for help and errors, with an article.
+        forms: examples of such a source, the most common form first.
+        parse: parses a text. Returns None for a text of another kind; raises `SourceError`, without a secret in its
+            message, for an invalid text of this kind.
+        schemes: prefixes of this kind, including punctuation: `rtsp://`, `synthetic:`.
+        ends: whether such a source has an end, so that `extract` accepts it.
     """
 
     name: str
