@@ -1,9 +1,10 @@
 """Test deadlines, scaled by one setting so that a slow or loaded machine does not fail them.
 
-`RETINAD_TEST_TIME_SCALE=3 make test` triples every deadline that goes through `scaled`, and pytest's own timeout for
-each test. The default is 1.0. Only scale how long a test waits before it gives up; a limit that states what the product
-promises (it stops within 3 s) is scaled too, since a machine that is three times slower keeps it three times later, but
-a rate, a sleep that provokes a fault or a timeout that is itself under test stays fixed.
+`RETINAD_TEST_TIME_SCALE=3 make test` triples every deadline that goes through `scaled`, and pytest's own timeout of
+each test. The default is 1.0.
+
+Scale how long a test waits before it gives up, and how long the product may take (it stops within 3 s). Do not scale
+rates, sleeps that provoke a fault, or timeouts that are themselves under test.
 """
 
 import math
