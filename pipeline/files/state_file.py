@@ -156,7 +156,7 @@ class _Sums:
 def _timely(tensor: Tensor, deadline_s: float | None) -> Iterator[memoryview]:
     for piece in _pieces(tensor):
         if deadline_s is not None and time.monotonic() >= deadline_s:
-            raise StateError("there was not enough time to write it")
+            raise StateError("there was no time left to write it")
         yield tensor_bytes(piece)
 
 

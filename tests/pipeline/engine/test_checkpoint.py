@@ -315,7 +315,7 @@ def test_a_damaged_file_is_refused_and_changes_nothing(path: Path, tmp_path: Pat
                 continue
             raise AssertionError(name)
         save_file({"tokens.0.0": torch.zeros(1)}, tmp_path / "other.safetensors")
-        for other, reason in (("other.safetensors", "holds no stream"), ("none", "none"), ("", tmp_path.name)):
+        for other, reason in (("other.safetensors", "is not a state file"), ("none", "none"), ("", tmp_path.name)):
             with pytest.raises(StateError, match=reason):
                 engine.load_state("a", tmp_path / other)
         records += play(engine, frames[6:])
