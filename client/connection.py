@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
-import zmq.auth
-from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
+from .curve_keys import load_keys
 from .gaps import MAX_CAMERAS, Gap, GapTracker, merge
 from .record import Record, make_record
 from .wire import EndHeader, FeaturesHeader, HelloHeader, Kind, Message, decode, topic_prefix
@@ -25,7 +24,6 @@ RETRY_S = 1.0
 SILENCE_S = 15.0
 """Silence after which the link counts as dead and is reconnected; three service heartbeats if that is longer."""
 
-_KEY_BYTES = 32
 _MONITOR_ENDPOINT = "inproc://monitor"
 _Socket = zmq.Socket[bytes]
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -241,28 +239,7 @@ def _set_options(socket: _Socket, receive_hwm: int, *, ipv6: bool) -> None:
 
 
 def _set_curve(socket: _Socket, keys: CurveKeys) -> None:
-    public_key, secret_key = _load_key(keys.client_secret_key_file)
-    if secret_key is None:
-        raise ValueError(f"{keys.client_secret_key_file} holds no secret key")
-    socket.curve_publickey = _checked(public_key, keys.client_secret_key_file)
-    socket.curve_secretkey = _checked(secret_key, keys.client_secret_key_file)
-    socket.curve_serverkey = _checked(_load_key(keys.server_public_key_file)[0], keys.server_public_key_file)
-
-
-def _load_key(file: Path) -> tuple[bytes, bytes | None]:
-    try:
-        return zmq.auth.load_certificate(file)
-    except (OSError, ValueError) as exc:
-        raise ValueError(f"cannot read the CURVE key in {file}: {exc}") from exc
-    except IndexError as exc:
-        raise ValueError(f"cannot read the CURVE key in {file}: a line has no `=`") from exc
-
-
-def _checked(key: bytes, file: Path) -> bytes:
-    try:
-        length = len(z85.decode(key))
-    except (KeyError, ValueError):
-        length = 0
-    if length != _KEY_BYTES:
-        raise ValueError(f"the key in {file} is no CURVE key: 40 characters of Z85 are")
-    return key
+    client = load_keys(keys.client_secret_key_file)
+    socket.curve_publickey = client.public_key
+    socket.curve_secretkey = client.secret_key
+    socket.curve_serverkey = load_keys(keys.server_public_key_file).public_key

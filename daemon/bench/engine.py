@@ -12,7 +12,6 @@ import numpy as np
 from retinad.pipeline.engine.device_usage import gpu_busy_s, peak_memory
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Frame, FrameFailure, FrameStamp
-from retinad.pipeline.sources.synthetic import SyntheticScene
 
 from .plan import BenchPlan
 from .results import BenchError, EngineResult, Percentiles
@@ -66,8 +65,8 @@ def _measure(engine: Engine, plan: BenchPlan) -> EngineResult:
 
 def _frames(plan: BenchPlan) -> Iterator[list[Frame]]:
     """One frame of each camera, captured just now; endless."""
-    scene = SyntheticScene(plan.spec(fps=1.0, seed=0))
-    images = [np.ascontiguousarray(scene.picture(number)) for number in range(_IMAGES)]
+    scene = plan.spec(fps=1.0, seed=0).scene()
+    images = [np.ascontiguousarray(scene.image(number)) for number in range(_IMAGES)]
     number = 0
     while True:
         now_ns, unix_ns = time.monotonic_ns(), time.time_ns()

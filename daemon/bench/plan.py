@@ -5,7 +5,7 @@ from pathlib import Path
 
 from retinad.pipeline.config import CameraConfig, CaptureMode, StreamConfig
 from retinad.pipeline.frames import Size
-from retinad.pipeline.sources.spec import SyntheticSpec
+from retinad.pipeline.sources.synthetic import SyntheticSpec
 
 from ..config.load import ServiceConfig
 

@@ -5,14 +5,16 @@ from typing import Annotated
 
 import typer
 
+from retinad.pipeline.sources.registry import KINDS, describe_kinds
+
 from .common import ConfigOption, PresetOption, keep_kernels_of, load_job, one_of, reported_job_errors
+
+_RECORDING = f"A recording: {describe_kinds(tuple(kind for kind in KINDS if kind.ends))}."
 
 
 def extract(
     context: typer.Context,
-    source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="Video file, folder or glob of images, or synthetic:…")
-    ],
+    source: Annotated[str, typer.Argument(metavar="INPUT", help=_RECORDING)],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Folder for the features.")],
     config: ConfigOption = None,
     preset: PresetOption = None,

@@ -13,7 +13,7 @@ from retinad.pipeline.engine.memory_estimate import (
 )
 from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frames import Size
-from retinad.pipeline.sources.spec import SyntheticSpec, parse_source
+from retinad.pipeline.sources.registry import parse_source
 
 from ..config.service_config import ServiceConfig
 
@@ -86,7 +86,6 @@ def _configured_size(camera: CameraConfig) -> Size | None:
     if camera.size is not None:
         return camera.size
     try:
-        spec = parse_source(camera.source)
+        return parse_source(camera.source).frame_size
     except SourceError:
         return None
-    return (spec.width, spec.height) if isinstance(spec, SyntheticSpec) else None

@@ -13,7 +13,7 @@ from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, Re
 from retinad.pipeline.errors import PublishError, SourceError
 from retinad.pipeline.publish.endpoints import check_endpoints
 from retinad.pipeline.sources.redact import mask, secrets_of
-from retinad.pipeline.sources.spec import parse_source
+from retinad.pipeline.sources.registry import parse_source
 
 from .credentials import CREDENTIAL, find_credential, read_credential
 from .directories import find_directories

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterable, Sequence
 
 from retinad.pipeline.errors import SourceError
-from retinad.pipeline.sources.paths import Pictures, locate
-from retinad.pipeline.sources.spec import PathSpec, parse_source
+from retinad.pipeline.sources.paths import ImageFiles, PathSpec, locate
+from retinad.pipeline.sources.registry import parse_source
 
 from .index import Failure, ShardEntry, Unreadable
 
@@ -28,7 +28,7 @@ def image_names(source: str, count: int | None) -> Sequence[str]:
         located = locate(spec.path) if isinstance(spec, PathSpec) else None
     except SourceError:
         return ()
-    if not isinstance(located, Pictures) or len(located.paths) != count:
+    if not isinstance(located, ImageFiles) or len(located.paths) != count:
         return ()
     folder = os.path.commonpath({os.path.dirname(path) for path in located.paths})
     return [os.fsencode(os.path.relpath(path, folder)).decode(errors="backslashreplace") for path in located.paths]

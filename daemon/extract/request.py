@@ -10,8 +10,9 @@ from retinad.pipeline.engine.checkpoint import ModelIdentity
 from retinad.pipeline.engine.device_usage import free_room
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.checkpoint import weights_name
+from retinad.pipeline.sources.paths import PathSpec
 from retinad.pipeline.sources.redact import mask
-from retinad.pipeline.sources.spec import DeviceSpec, NetworkSpec, PathSpec, parse_source
+from retinad.pipeline.sources.registry import parse_source
 
 from .index import Form, Index, Settings, check_settings
 
@@ -52,9 +53,7 @@ class Extraction:
         Raises:
             SourceError: it is not a valid source.
         """
-        spec = parse_source(self.source)
-        address = spec.url.partition("://")[0].lower() if isinstance(spec, NetworkSpec) else ""
-        return isinstance(spec, DeviceSpec) or address in ("rtsp", "rtsps")
+        return parse_source(self.source).is_live
 
     def camera(self, stream: StreamConfig) -> CameraConfig:
         """The recording as a camera that drops no frame and does not retry."""

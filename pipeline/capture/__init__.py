@@ -1,1 +1,1 @@
-"""From a source to frames: the camera's state machine and its capture process."""
+"""Capture: the camera state machine, and the process that reads a source into shared memory."""

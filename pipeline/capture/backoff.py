@@ -1,4 +1,4 @@
-"""How long to wait before a failed source is tried again."""
+"""Retry policy: the wait before a failed source is opened again."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential backoff with full jitter, so that cameras that died together do not come back together.
+    """Exponential backoff with full jitter, so that cameras that failed together do not reconnect together.
 
     Attributes:
-        first_s: longest wait before the first retry, in seconds; it doubles with each.
-        cap_s: longest wait of all.
-        permanent_s: shortest wait where trying again cannot help soon; a wrong password tried often locks cameras.
-        healthy_s: seconds of frames after which failures are counted from the start again.
+        first_s: longest wait before the first retry, in seconds; doubles with each retry.
+        cap_s: upper limit of that wait.
+        permanent_s: shortest wait after a fault that an early retry cannot cure: repeated wrong passwords lock cameras.
+        healthy_s: seconds of frames after which the failure count starts again.
     """
 
     first_s: float = 0.5
@@ -21,12 +21,48 @@ class Backoff:
     healthy_s: float = 10.0
 
     def delay_s(self, attempt: int, permanent: bool, random: Callable[[], float]) -> float:
-        """Seconds to wait after failure number `attempt`, from 1.
+        """Seconds to wait after a failure.
 
         Args:
-            attempt: failures in a row.
-            permanent: whether trying again cannot help soon.
+            attempt: number of failures in a row, from 1.
+            permanent: whether an early retry cannot help.
             random: uniform in [0, 1).
         """
         longest_s = min(self.cap_s, self.first_s * 2.0 ** min(attempt - 1, 30))
         return self.permanent_s + random() * self.cap_s if permanent else random() * longest_s
+
+
+class RetrySchedule:
+    """Counts a camera's failures in a row and picks the wait after each.
+
+    Args:
+        backoff: the policy.
+        jitter: uniform in [0, 1).
+        clock: monotonic seconds.
+
+    Attributes:
+        failures: failures in a row.
+    """
+
+    def __init__(self, backoff: Backoff, jitter: Callable[[], float], clock: Callable[[], float]) -> None:
+        self.failures = 0
+        self._backoff = backoff
+        self._jitter = jitter
+        self._clock = clock
+        self._running_since: float | None = None
+
+    def mark_opened(self) -> None:
+        """The source is open; it has not delivered a frame."""
+        self._running_since = None
+
+    def mark_running(self) -> None:
+        """The first frame arrived."""
+        self._running_since = self._clock()
+
+    def next_delay_s(self, *, permanent: bool) -> float:
+        """Count a failure; seconds until the next attempt."""
+        if self._running_since is not None and self._clock() - self._running_since >= self._backoff.healthy_s:
+            self.failures = 0
+        self._running_since = None
+        self.failures += 1
+        return self._backoff.delay_s(self.failures, permanent, self._jitter)

@@ -1,7 +1,8 @@
-"""The capture process: reads one source and lays its frames into shared memory.
+"""The capture process: reads one source and writes its frames to shared memory.
 
-A process, because what it calls may block for ever, crash, or hold FFmpeg's process-wide lock: then it is killed, and
-no other camera notices. Its first message is the camera's config, so that no secret is in its arguments or environment.
+It is a process of its own because the libraries that it calls may block indefinitely, crash, or hold FFmpeg's
+process-wide lock: then it is killed, and no other camera notices. The first message that it receives is the camera's
+config, so that no secret is in its arguments or environment.
 """
 
 import ctypes
@@ -17,24 +18,36 @@ import numpy as np
 
 from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError
-from ..sources.open import load_reader
 from ..sources.reader import Grabbed, Reader, RefusedError, UnreadableImage
 from ..sources.redact import mask
+from ..sources.registry import load_reader
 from .pacing import SECOND_NS, Pacer
-from .protocol import MESSAGE_BYTES, Ended, Failed, FromParent, Memory, Message, Opened, Picture, Ready, Release, Rewind
+from .protocol import (
+    MAX_PACKET_BYTES,
+    CaptureMessage,
+    Ended,
+    Failed,
+    FrameMemory,
+    FrameReady,
+    FromParent,
+    Opened,
+    Ready,
+    Release,
+    Rewind,
+)
 from .slots import SlotWriter
 
 EXTRA_SLOTS = 2
-"""Beyond those that wait in the queue and those with the model: one being filled, one being handed over."""
+"""Slots in addition to the queued frames and those in the model: one being filled, one being handed over."""
 _PR_SET_PDEATHSIG = 1
 
 
 class ParentGone(Exception):
-    """The service closed its end: there is nobody to read frames."""
+    """The service closed its end: nobody reads the frames."""
 
 
 class ParentChannel:
-    """The child's end of the socket pair, and the slots that come back through it."""
+    """The child's end of the socket pair, and the slots that are released through it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -46,7 +59,7 @@ class ParentChannel:
         self.config = msgspec.msgpack.decode(self._packet(), type=CameraConfig)
         self.slots = SlotWriter(self.config.waiting_frames + self.config.frames_per_step + EXTRA_SLOTS, self._announce)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: CaptureMessage) -> None:
         """Send a message to the service."""
         try:
             self._sock.send(self._encoder.encode(message))
@@ -54,7 +67,7 @@ class ParentChannel:
             raise ParentGone from exc
 
     def pump(self, timeout_s: float | None = 0.0) -> None:
-        """Take what the service sent; wait for something at most `timeout_s` (None: for ever).
+        """Handle the service's messages. If there is none, wait up to `timeout_s` for one (None: indefinitely).
 
         Raises:
             ParentGone: the service closed its end.
@@ -68,27 +81,27 @@ class ParentChannel:
             timeout_s = 0.0
 
     def pause(self, seconds: float) -> None:
-        """Let time pass, taking what the service sends."""
+        """Sleep while handling the service's messages."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self.pump(left)
+        while (remaining_s := end - time.monotonic()) > 0:
+            self.pump(remaining_s)
 
     def await_rewind(self) -> None:
-        """Wait until the source is wanted once more."""
+        """Wait until the service asks to open the source again."""
         while not self._rewound:
             self.pump(None)
         self._rewound = False
 
     def _packet(self) -> bytes:
         try:
-            packet = self._sock.recv(MESSAGE_BYTES)
+            packet = self._sock.recv(MAX_PACKET_BYTES)
         except OSError as exc:
             raise ParentGone from exc
         if not packet:
             raise ParentGone
         return packet
 
-    def _announce(self, memory: Memory, fd: int) -> None:
+    def _announce(self, memory: FrameMemory, fd: int) -> None:
         try:
             socket.send_fds(self._sock, [self._encoder.encode(memory)], [fd])
         except OSError as exc:
@@ -96,7 +109,7 @@ class ParentChannel:
 
 
 class CaptureLoop:
-    """One pass through an open source."""
+    """Delivers the frames of one pass through an open source."""
 
     def __init__(self, parent: ParentChannel, reader: Reader) -> None:
         self._parent = parent
@@ -110,7 +123,7 @@ class CaptureLoop:
         self._frames = self._skipped = self._failed = 0
 
     def run(self) -> None:
-        """Deliver every frame, then say that the source ended."""
+        """Deliver every frame, then report the end of the source."""
         while (grabbed := self._reader.grab()) is not None:
             self._parent.pump()
             self._failed += grabbed.lost
@@ -137,7 +150,7 @@ class CaptureLoop:
             self._failed += 1
             sys.stderr.write(f"left out: {exc}\n")
             return
-        picture = Picture(
+        ready = FrameReady(
             generation=self._slots.generation,
             slot=slot,
             height=height,
@@ -150,7 +163,7 @@ class CaptureLoop:
             failed=self._failed,
         )
         self._skipped = self._failed = 0
-        self._parent.send(picture)
+        self._parent.send(ready)
 
     def _free_slot(self) -> int | None:
         self._slots.reserve(int(np.prod(self._shape or (1,))))
@@ -175,7 +188,7 @@ class CaptureLoop:
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the first argument, until the source fails or the service goes."""
+    """Serve the socket whose descriptor is the first argument, until the source fails or the service exits."""
     _die_with_parent()
     with socket.socket(fileno=int(sys.argv[1])) as sock:
         try:
@@ -199,7 +212,7 @@ def _serve(parent: ParentChannel) -> None:
 
 
 def _die_with_parent() -> None:
-    # The kernel kills this process when the thread that started it ends. Had it ended before, the socket is closed.
+    # The kernel kills this process when the thread that started it ends. If it has ended already, the socket is closed.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

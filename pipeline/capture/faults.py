@@ -1,4 +1,4 @@
-"""Finds out why a stream failed from what OpenCV and FFmpeg printed, since their functions only say that it did."""
+"""Finds the reason of a failure in the log of OpenCV and FFmpeg, whose functions only report that they failed."""
 
 import re
 from collections.abc import Iterable
@@ -20,31 +20,31 @@ def _rule(pattern: str, fault: SourceFault, advice: str) -> _Rule:
 
 _STATUS = r"(?:failed:|HTTP error|Server returned) ?"
 _RULES = (
-    _rule(_STATUS + r"401|Unauthorized", SourceFault.AUTH, "it refused the user name or password (401)"),
-    _rule(_STATUS + r"403|Forbidden", SourceFault.AUTH, "it forbids this user the stream (403)"),
-    _rule(_STATUS + r"404", SourceFault.NOT_FOUND, "it knows no stream at this path (404)"),
+    _rule(_STATUS + r"401|Unauthorized", SourceFault.AUTH, "it rejected the user name or password (401)"),
+    _rule(_STATUS + r"403|Forbidden", SourceFault.AUTH, "this user has no access to the stream (403)"),
+    _rule(_STATUS + r"404", SourceFault.NOT_FOUND, "there is no stream at this path (404)"),
     _rule(_STATUS + r"453", SourceFault.REFUSED, "it has no bandwidth left for another viewer (453)"),
     _rule(_STATUS + r"[45]\d\d", SourceFault.REFUSED, "it answered with an error"),
     _rule(r"Connection refused", SourceFault.REFUSED, "nothing listens at this host and port"),
     _rule(r"No route to host|Network is unreachable", SourceFault.REFUSED, "its host cannot be reached"),
-    _rule(r"Failed to resolve", SourceFault.MISSING, "its host name is not known"),
-    _rule(r"not on whitelist", SourceFault.REFUSED, "it sends to an address of a kind that is not followed"),
-    _rule(r"\bSSL\b|\bTLS\b|certificate", SourceFault.TLS, "no encrypted connection came about"),
+    _rule(r"Failed to resolve", SourceFault.MISSING, "its host name cannot be resolved"),
+    _rule(r"not on whitelist", SourceFault.REFUSED, "it redirects to a protocol that is not allowed"),
+    _rule(r"\bSSL\b|\bTLS\b|certificate", SourceFault.TLS, "the encrypted connection failed"),
     _rule(r"timeout triggered|timed out", SourceFault.TIMEOUT, "it did not answer in time"),
     _rule(
         r"(?:reading RTSP data|reading HTTP response): End of file",
         SourceFault.CLOSED,
-        "it closed the connection after no answer, or none that FFmpeg knows",
+        "it closed the connection without a response that FFmpeg understands",
     ),
     _rule(
         r"Decoder .*not found|Could not find codec|Unsupported codec|unimplemented",
         SourceFault.CODEC,
-        "its coding is not supported by this build of FFmpeg",
+        "its codec is not supported by this build of FFmpeg",
     ),
     _rule(
         r"moov atom not found",
         SourceFault.UNREADABLE,
-        "it is no video, or its end (where MP4 has its index) is missing",
+        "it is not a video, or its end (where MP4 has its index) is missing",
     ),
 )
 
@@ -52,22 +52,22 @@ _RULES = (
 _DAMAGE = re.compile(
     r"\[OPENCV:FFMPEG:(?:8|16)\]|packet corrupt|EOI missing|missed \d+ packets|^left out:|^scaled:", re.IGNORECASE
 )
-"""FFmpeg's errors (16), which it has none of with healthy media, and the warnings that tell of damage."""
+"""FFmpeg's errors (16), which healthy media never cause, and the warnings that report damage."""
 
 
 def is_damage(line: str) -> bool:
-    """Whether a line tells of a damaged picture or packet, rather than of a source that cannot be opened."""
+    """Whether a line reports a damaged image or packet, rather than a source that cannot be opened."""
     return _DAMAGE.search(line) is not None and classify((line,)) is None
 
 
 def classify(lines: Iterable[str]) -> tuple[SourceFault, str] | None:
-    """The reason in the lines, or None.
+    """Find the reason of a failure in log lines.
 
     Args:
-        lines: what was printed, without secrets.
+        lines: the log, without secrets.
 
     Returns:
-        The fault, and what it means in words with the line that says so.
+        The fault, and its meaning in words with the line that shows it; None if no line shows one.
     """
     lines = tuple(lines)
     for rule in _RULES:

@@ -1,22 +1,22 @@
-"""Decides when a frame is due: a rate cap chooses among a camera's frames, and holds back those of a file."""
+"""Frame pacing: a rate cap drops frames of a camera, and delays frames of a file."""
 
 from ..config import CameraConfig, CaptureMode
 from ..sources.reader import SourceInfo
 
 SECOND_NS = 1_000_000_000
 LONGEST_GAP_NS = 2 * SECOND_NS
-"""A longer gap between a file's frames is not waited for: its times are taken to be wrong."""
+"""A longer gap between two frames of a file is ignored: its timestamps are considered wrong."""
 _LATE_NS = SECOND_NS
 
 
 class Pacer:
-    """The plan of one pass through a source.
+    """Decides for each frame of one pass through a source when it is due.
 
-    Live sources: frames above the cap are left out. Others are held back until they are due: by the cap, or, in live
-    mode, by their own times. Without a cap, lossless mode holds nothing back.
+    Frames of a live source above the cap are left out. Frames of other sources are held back until they are due: by the
+    cap, or, in live mode, by their own timestamps. Without a cap, lossless mode holds nothing back.
 
     Args:
-        info: what kind of source it is.
+        info: kind and rate of the source.
         config: mode and cap.
     """
 
@@ -29,18 +29,18 @@ class Pacer:
         self._pts_ns: int | None = None
 
     def wait_ns(self, now_ns: int, pts_ns: int | None) -> int | None:
-        """How long a frame is to wait, or None if it is to be left out.
+        """Nanoseconds to hold a frame back, or None to leave it out.
 
         Args:
             now_ns: monotonic time.
-            pts_ns: the frame's own time, if it has one.
+            pts_ns: the frame's own timestamp, if it has one.
         """
         if self._free:
             return 0
         return self._choose(now_ns) if self._live else self._hold(now_ns, pts_ns)
 
     def _choose(self, now_ns: int) -> int | None:
-        # A tenth of an interval early is on time, else jitter would halve a rate that is near the cap.
+        # A tenth of an interval early is on time; otherwise jitter would halve a rate that is near the cap.
         due_ns = now_ns if self._due_ns is None else self._due_ns
         if now_ns < due_ns - self._interval_ns // 10:
             return None

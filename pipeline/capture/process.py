@@ -1,4 +1,4 @@
-"""Starts, hears and ends a capture process, without a thread: all it says comes through awaitable descriptors."""
+"""A capture process from start to end, without a thread: its messages and log arrive through awaitable descriptors."""
 
 import os
 import select
@@ -11,59 +11,59 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import anyio
 
-from .protocol import MESSAGE_BYTES
+from .protocol import MAX_PACKET_BYTES
 
 TERMINATE_S = 0.3
-"""Seconds that a capture process has to end before it is killed."""
+"""Seconds from SIGTERM to SIGKILL."""
 _KILL_S = 0.5
 _LINE_BYTES = 4096
 _NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "CREDENTIALS_DIRECTORY", "RETINAD_", "OPENCV_")
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""It multiplies no matrices. Without numpy's idle threads it starts in 0.15 s rather than 0.28 s (2 cores)."""
+"""The process multiplies no matrices. Without numpy's idle threads it starts in 0.15 s instead of 0.28 s (2 cores)."""
 
 
 class CaptureProcess:
-    """A started capture process. Use it on the event loop's thread only, but for `send`; end it with `stop`.
+    """A running capture process. Use it on the event loop's thread only, except for `send`; end it with `stop`.
 
-    The kernel kills it should the thread that started it end.
+    The kernel kills the process when the thread that started it ends.
 
     Args:
-        name: shown by `ps` as its last argument; no secret.
+        name: shown by `ps` as its last argument; not a secret.
 
     Raises:
-        OSError: no process or descriptor is left.
+        OSError: the limit on processes or descriptors is reached.
     """
 
     def __init__(self, name: str) -> None:
-        with ExitStack() as own, ExitStack() as childs:
+        with ExitStack() as ours, ExitStack() as childs:
             self._socket, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            own.callback(self._socket.close)
+            ours.callback(self._socket.close)
             childs.callback(child.close)
             self._output, output = os.pipe()
-            own.callback(os.close, self._output)
+            ours.callback(os.close, self._output)
             childs.callback(os.close, output)
-            self._ready = own.enter_context(select.epoll())
+            self._ready = ours.enter_context(select.epoll())
             self._popen = _start(child, output, name)
-            own.callback(_abandon, self._popen)
+            ours.callback(_abandon, self._popen)
             self._pidfd = os.pidfd_open(self._popen.pid)
-            own.callback(os.close, self._pidfd)
-            self._own = own.pop_all()
+            ours.callback(os.close, self._pidfd)
+            self._resources = ours.pop_all()
         self._socket.setblocking(False)
         os.set_blocking(self._output, False)
         self._ready.register(self._socket, select.EPOLLIN)
         self._ready.register(self._output, select.EPOLLIN)
         self._partial = b""
-        self._silent = False
+        self._output_closed = False
         self._stopped = False
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Process id of the capture process."""
         return self._popen.pid
 
     def send(self, packet: bytes) -> None:
-        """Send a message without waiting; any thread may.
+        """Send a message without waiting. Any thread may call this.
 
         Raises:
             OSError: the process is gone.
@@ -71,13 +71,13 @@ class CaptureProcess:
         self._socket.send(packet)
 
     def receive(self) -> tuple[bytes, int | None] | None:
-        """A message and the descriptor that came with it, which is the caller's to close; None when there is none yet.
+        """A message and the descriptor that came with it, which the caller must close; None if there is no message yet.
 
-        An empty message means that the process closed its end. It is not told apart from its death.
+        An empty message means that the process closed its end or died.
         """
-        for _ in range(2):  # a reset is told once, before what had been sent until then
+        for _ in range(2):  # a reset is reported once, before the messages that were sent until then
             try:
-                packet, fds, _, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+                packet, fds, _, _ = socket.recv_fds(self._socket, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return None
             except ConnectionResetError:
@@ -90,13 +90,13 @@ class CaptureProcess:
         await anyio.wait_readable(self._ready)
 
     async def printed(self) -> None:
-        """Wait for a line, or a part of one; for ever once nobody holds the other end."""
-        if self._silent:
+        """Wait for output. Waits indefinitely once the other end is closed."""
+        if self._output_closed:
             await anyio.sleep_forever()
         await anyio.wait_readable(self._output)
 
     def lines(self) -> list[str]:
-        """What the process and its libraries printed since the last call, in whole lines."""
+        """Whole lines that the process and its libraries have printed since the last call."""
         chunk = self._partial + self._read_output()
         *whole, self._partial = chunk.split(b"\n")
         if len(self._partial) > _LINE_BYTES:
@@ -104,42 +104,42 @@ class CaptureProcess:
         return [text for line in whole if (text := line.decode(errors="replace").strip())]
 
     async def exit_status(self, timeout_s: float) -> int | None:
-        """Wait for the process's end: its exit status, negative where a signal killed it; None when it still runs."""
+        """Wait for the process to exit. Returns its status, negative if a signal killed it; None if it still runs."""
         with anyio.move_on_after(timeout_s):
             await anyio.wait_readable(self._pidfd)
         return self._popen.poll()
 
     async def stop(self) -> None:
-        """End the process, kindly, then by force, and close what is open. Idempotent; shielded from cancellation."""
+        """End the process by SIGTERM, then SIGKILL, and close all descriptors. Idempotent; not cancellable."""
         if self._stopped:
             return
         self._stopped = True
         with anyio.CancelScope(shield=True):
-            for number, patience_s in ((signal.SIGTERM, TERMINATE_S), (signal.SIGKILL, _KILL_S)):
+            for number, timeout_s in ((signal.SIGTERM, TERMINATE_S), (signal.SIGKILL, _KILL_S)):
                 if self._popen.poll() is None:
                     self._popen.send_signal(number)
-                    await self.exit_status(patience_s)
-        self._own.close()
+                    await self.exit_status(timeout_s)
+        self._resources.close()
 
     def _read_output(self) -> bytes:
         pieces = []
         with suppress(BlockingIOError):
             while piece := os.read(self._output, 65536):
                 pieces.append(piece)
-            self._silent = True
-            with suppress(FileNotFoundError):  # at its end it would be readable for ever
+            self._output_closed = True
+            with suppress(FileNotFoundError):  # a closed pipe stays readable
                 self._ready.unregister(self._output)
         return b"".join(pieces)
 
 
 def _start(child: socket.socket, output: int, name: str) -> subprocess.Popen[bytes]:
-    # A session of its own: Ctrl-C reaches the service alone. -P: the working directory holds no modules for it.
+    # A session of its own, so that Ctrl-C reaches only the service. -P: no modules from the working directory.
     command = [sys.executable, "-P", "-m", f"{__package__}.child", str(child.fileno()), name]
-    with _blocked(signal.SIGUSR1):  # is for the service, but `systemctl kill` sends it to all of a unit's processes
+    with _blocked(signal.SIGUSR1):  # meant for the service, but `systemctl kill` sends it to all of a unit's processes
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=output,  # FFmpeg's lines come here, OpenCV's there
+            stdout=output,  # FFmpeg prints here, OpenCV on standard error
             stderr=output,
             pass_fds=(child.fileno(),),
             start_new_session=True,
@@ -149,7 +149,7 @@ def _start(child: socket.socket, output: int, name: str) -> subprocess.Popen[byt
 
 @contextmanager
 def _blocked(number: signal.Signals) -> Iterator[None]:
-    # In this thread, and for good in a process that it starts.
+    # In this thread for the duration, and permanently in a process started by it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield
@@ -158,7 +158,7 @@ def _blocked(number: signal.Signals) -> Iterator[None]:
 
 
 def _abandon(popen: subprocess.Popen[bytes]) -> None:
-    # Does nothing once its end is known. What even SIGKILL does not end hangs in the kernel, and is left to init.
+    # Does nothing once the exit is known. A process that survives SIGKILL hangs in the kernel, and is left to init.
     popen.kill()
     with suppress(subprocess.TimeoutExpired):
         popen.wait(0.05)

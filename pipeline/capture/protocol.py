@@ -1,40 +1,40 @@
-"""What the service and a capture process tell each other: msgpack maps over a socket pair, one message a packet."""
+"""Messages between the service and a capture process: msgpack arrays over a socket pair, one message per packet."""
 
 import msgspec
 
 from ..errors import SourceFault
 from ..sources.reader import SourceInfo
 
-MESSAGE_BYTES = 65536
-"""No message is longer."""
+MAX_PACKET_BYTES = 65536
+"""Upper limit of a message's size."""
 
 
-class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class CaptureMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Base class of all messages."""
 
 
-class Ready(Message, frozen=True):
-    """Child: libraries are loaded, the source is being opened."""
+class Ready(CaptureMessage, frozen=True):
+    """Child: libraries are loaded; the source is being opened."""
 
 
-class Opened(Message, frozen=True):
+class Opened(CaptureMessage, frozen=True):
     """Child: the source is open."""
 
     info: SourceInfo
 
 
-class Memory(Message, frozen=True):
-    """Child: frames lie in new memory from now on; its descriptor comes with the message."""
+class FrameMemory(CaptureMessage, frozen=True):
+    """Child: frames are in new shared memory from now on, whose file descriptor comes with the message."""
 
     generation: int
     slots: int
     slot_bytes: int
 
 
-class Picture(Message, frozen=True):
-    """Child: a frame [height, width, 3] lies in a slot, which is the parent's until it is released.
+class FrameReady(CaptureMessage, frozen=True):
+    """Child: a slot holds a frame [height, width, 3], and belongs to the parent until it is released.
 
-    `skipped` and `failed` count the frames since the last message that were captured, but discarded or unreadable.
+    `skipped` counts the frames since the last message that were captured and discarded, `failed` the unreadable ones.
     """
 
     generation: int
@@ -49,32 +49,32 @@ class Picture(Message, frozen=True):
     failed: int
 
 
-class Ended(Message, frozen=True):
-    """Child: the source has no more frames. `frames` were captured in all; the rest counts as in `Picture`."""
+class Ended(CaptureMessage, frozen=True):
+    """Child: the source has no more frames. `frames` is their total; the other counts are as in `FrameReady`."""
 
     frames: int
     skipped: int
     failed: int
 
 
-class Failed(Message, frozen=True):
-    """Child: the source failed; the child ends. With a guess, what was printed may tell the reason better."""
+class Failed(CaptureMessage, frozen=True):
+    """Child: the source failed; the child exits. With a guess, the log may show a better reason."""
 
     fault: SourceFault
     message: str
     guess: str | None
 
 
-class Release(Message, frozen=True):
+class Release(CaptureMessage, frozen=True):
     """Parent: a slot is free again."""
 
     generation: int
     slot: int
 
 
-class Rewind(Message, frozen=True):
-    """Parent: open the source again, after it ended."""
+class Rewind(CaptureMessage, frozen=True):
+    """Parent: open the source again, after it has ended."""
 
 
-FromChild = Ready | Opened | Memory | Picture | Ended | Failed
+FromChild = Ready | Opened | FrameMemory | FrameReady | Ended | Failed
 FromParent = Release | Rewind

@@ -1,4 +1,4 @@
-"""Measures what sources only claim: frames a second, and whether pictures still change."""
+"""Measurements on arriving frames: the frame rate, and for how long the image has not changed."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _STRIDE = 16
 
 
 class RateMeter:
-    """Frames a second by their arrival.
+    """Frames per second, measured by arrival.
 
     Args:
         clock: monotonic seconds.
@@ -26,7 +26,7 @@ class RateMeter:
 
     @property
     def fps(self) -> float:
-        """The rate of the last 5 s or 128 frames; 0 when there were fewer than two."""
+        """The rate over the last 5 s or 128 frames; 0 with fewer than two frames."""
         start = self._clock() - _SPAN_S
         while self._arrivals and self._arrivals[0] < start:
             self._arrivals.popleft()
@@ -40,7 +40,7 @@ class RateMeter:
 
 
 class FreezeWatch:
-    """Tells for how long a device has given the same picture, as unplugged ones do; a sensor's noise never repeats.
+    """Measures for how long a device has repeated the same image, as unplugged ones do. Sensor noise never repeats.
 
     Args:
         clock: monotonic seconds.
@@ -52,7 +52,7 @@ class FreezeWatch:
         self._changed_at = clock()
 
     def frozen_s(self, pixels: Pixels) -> float:
-        """Look at a frame [H, W, 3]: seconds since the picture changed, by a sample of every 16th pixel."""
+        """Compare a frame [H, W, 3] by a sample of every 16th pixel; seconds since the image changed."""
         sample = pixels[::_STRIDE, ::_STRIDE].tobytes()
         if sample != self._sample:
             self._sample = sample

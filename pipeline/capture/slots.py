@@ -1,4 +1,4 @@
-"""Frames in memory that two processes share: the capture process fills slots, the service gives them back."""
+"""Frame slots in shared memory: the capture process fills them, the service releases them."""
 
 import mmap
 import os
@@ -10,20 +10,20 @@ from contextlib import suppress
 import numpy as np
 
 from ..frames import Pixels
-from .protocol import Memory
+from .protocol import FrameMemory
 
 
 class SlotWriter:
-    """The capture process's side: slots that are free, and the memory they lie in.
+    """The capture process's side: the memory and its free slots.
 
-    Memory that is too small for a frame is replaced; slots of the memory before it come back to nobody.
+    Memory that is too small for a frame is replaced; slots of replaced memory are not reused.
 
     Args:
-        slots: how many frames fit.
+        slots: number of frames that fit.
         announce: sends a description of new memory and its file descriptor to the reader.
     """
 
-    def __init__(self, slots: int, announce: Callable[[Memory, int], None]) -> None:
+    def __init__(self, slots: int, announce: Callable[[FrameMemory, int], None]) -> None:
         self._slots = slots
         self._announce = announce
         self._generation = -1
@@ -33,11 +33,11 @@ class SlotWriter:
 
     @property
     def generation(self) -> int:
-        """Number of the memory in use."""
+        """Number of the current memory."""
         return self._generation
 
     def reserve(self, nbytes: int) -> None:
-        """Make sure that a frame of `nbytes` fits into a slot; may replace the memory."""
+        """Make sure that a frame of `nbytes` fits into a slot. May replace the memory."""
         if nbytes <= self._slot_bytes:
             return
         self._slot_bytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -46,13 +46,13 @@ class SlotWriter:
         try:
             os.ftruncate(fd, self._slots * self._slot_bytes)
             self._memory = mmap.mmap(fd, 0)
-            self._announce(Memory(self._generation, self._slots, self._slot_bytes), fd)
+            self._announce(FrameMemory(self._generation, self._slots, self._slot_bytes), fd)
         finally:
             os.close(fd)
         self._free = list(range(self._slots))
 
     def take(self) -> int | None:
-        """A free slot, now the caller's, or None."""
+        """Take a free slot; None if there is none."""
         return self._free.pop() if self._free else None
 
     def view(self, slot: int, shape: tuple[int, ...]) -> Pixels:
@@ -61,21 +61,21 @@ class SlotWriter:
         return np.ndarray(shape, np.uint8, buffer=self._memory, offset=slot * self._slot_bytes)
 
     def free(self, generation: int, slot: int) -> None:
-        """A slot is free again; one of replaced memory is not missed."""
+        """Make a slot available again. A slot of replaced memory is ignored."""
         if generation == self._generation:
             self._free.append(slot)
 
 
 class SlotReader:
-    """The service's side of one memory: hands slots out as arrays, and gives each back when its array is gone.
+    """The service's side of one memory: lends slots as arrays, and releases each when its array is gone.
 
     Args:
-        memory: what the writer announced.
-        fd: its file descriptor; stays the caller's.
-        release: told the slot that is free again, from whichever thread dropped the last reference.
+        memory: as announced by the writer.
+        fd: its file descriptor, which the caller still owns.
+        release: called with the generation and slot to release, on the thread that dropped the last reference.
     """
 
-    def __init__(self, memory: Memory, fd: int, release: Callable[[int, int], None]) -> None:
+    def __init__(self, memory: FrameMemory, fd: int, release: Callable[[int, int], None]) -> None:
         self._memory = memory
         self._map = mmap.mmap(fd, memory.slots * memory.slot_bytes, prot=mmap.PROT_READ)
         self._release = release
@@ -88,13 +88,13 @@ class SlotReader:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every slot is lent out, so that the writer can deliver nothing."""
+        """Whether every slot is lent, so that the writer cannot deliver a frame."""
         return len(self._lent) == self._memory.slots
 
     def lend(self, slot: int, shape: tuple[int, int, int]) -> Pixels:
-        """The slot's frame, read-only. The slot comes back when the array and all views of it are gone.
+        """The slot's frame, read-only. The slot is released when the array and all views of it are gone.
 
-        Views of an array keep the array itself alive as their base, since its own base, a memory map, is no array.
+        A view keeps the array itself alive as its base, since the array's own base is a memory map and not an array.
         """
         pixels = np.ndarray(shape, np.uint8, buffer=self._map, offset=slot * self._memory.slot_bytes)
         self._lent.add(slot)
@@ -106,25 +106,25 @@ class SlotReader:
         self._release(self._memory.generation, slot)
 
 
-class Returns:
-    """Sends slots back through a socket from any thread, until it is closed.
+class ReleaseSender:
+    """Sends released slots through a socket from any thread, until it is closed.
 
-    The lock keeps a send from hitting a descriptor that was closed and used again. It is re-entrant, because the
-    garbage collector may drop a frame while this very thread holds it.
+    The lock prevents a send to a descriptor that has been closed and reused. It is re-entrant because the garbage
+    collector may drop a frame while the same thread holds the lock.
     """
 
     def __init__(self, send: Callable[[int, int], None]) -> None:
         self._send: Callable[[int, int], None] | None = send
         self._lock = threading.RLock()
 
-    def release(self, generation: int, slot: int) -> None:
-        """Give a slot back; after `close`, nothing happens."""
+    def send(self, generation: int, slot: int) -> None:
+        """Release a slot. Does nothing after `close`."""
         with self._lock:
             if self._send is not None:
                 with suppress(OSError):  # the capture process is gone, and its slots with it
                     self._send(generation, slot)
 
     def close(self) -> None:
-        """Stop sending, and let go of what sends. Idempotent."""
+        """Stop sending, and drop the reference to the sender. Idempotent."""
         with self._lock:
             self._send = None

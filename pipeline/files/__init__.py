@@ -1,1 +1,1 @@
-"""Files that are complete or absent: atomic writes, locks, tensors, stream states."""
+"""File helpers: atomic writes, lock files, safetensors files, state files."""

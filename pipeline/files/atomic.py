@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whenever the process or the machine stops."""
+"""Atomic file writes: a file is complete or absent, whenever the process or the machine stops."""
 
 import os
 from collections.abc import Iterator
@@ -7,27 +7,27 @@ from pathlib import Path
 from typing import BinaryIO
 
 PARTIAL = ".partial"
-"""What the name of a file ends in while it is written."""
+"""Suffix of a file that is being written."""
 
 PRIVATE = 0o600
-"""Mode of a file that only its owner can read."""
+"""Mode of a file that only its owner can read and write."""
 
 
 @contextmanager
 def written_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Write a file under another name, then bring it to the disk and rename it over what stood at `path`.
+    """Write a file under a temporary name, then flush it to the disk and rename it to `path`.
 
-    If the block raises, what stood at `path` still does, and nothing is left beside it.
+    If the block raises, an existing file at `path` is unchanged, and no temporary file is left.
 
     Args:
-        path: where; the folder exists.
+        path: path of the file; its folder must exist.
         mode: the new file's permissions, before the process's umask.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     partial = path.with_name(path.name + PARTIAL)
-    # Unlike a name of its own for each try, this one leaves at most one file where a process is killed.
+    # A fixed name, so that processes that are killed leave at most one temporary file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(partial, flags, mode)
     try:

@@ -1,4 +1,4 @@
-"""A lock that a process holds on a file: the kernel lets go of it when the process ends, however that happens."""
+"""Lock files: the kernel releases the lock when its process ends, however that happens."""
 
 import fcntl
 import os
@@ -6,20 +6,21 @@ from pathlib import Path
 
 
 class HeldError(Exception):
-    """Another process holds the lock; the message is its name, for a sentence: `process 17`."""
+    """Another process holds the lock. The message names it, for use in a sentence: `process 17`."""
 
 
 def take_lock(path: Path) -> int:
-    """Lock a file, which is made if it is not there, without waiting.
+    """Lock a file without waiting. The file is created if it does not exist.
 
-    The file must stay when the lock is let go: removing it would let two processes hold locks on two files of one name.
+    The file must stay when the lock is released: if it were removed, two processes could hold locks on two files of
+    the same name.
 
     Returns:
-        A descriptor; closing it lets go of the lock.
+        A descriptor; closing it releases the lock.
 
     Raises:
-        HeldError: somebody holds it.
-        OSError: the file cannot be made or locked.
+        HeldError: another process holds the lock.
+        OSError: the file cannot be created or locked.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
     try:

@@ -1,6 +1,7 @@
-"""A memory as a safetensors file: written piece by piece, so that it can be given up, and there whole or not at all.
+"""State files: a stream's memory in a safetensors file, written atomically and in pieces so that it can be aborted.
 
-The last tensor holds the CRC-32 of the header and of each other, since a number that a disk has changed looks like any.
+The last tensor holds the CRC-32 of the header and of every other tensor, since a number that a disk has corrupted looks
+like any other.
 """
 
 import time
@@ -19,26 +20,27 @@ from .atomic import PRIVATE
 from .tensors import Entry, dtype_name, tensor_bytes, write_tensor_file
 
 PIECE_BYTES = 16 << 20
-"""What is copied from the device and brought to the disk at once: writing ends at most one piece after its deadline."""
+"""Bytes that are copied from the device and flushed at once. Writing stops at most one piece after its deadline."""
 
 _KEY = "retinad"
 _SUMS = "crc32"
-"""Name of the checksums: the header's, then the tensors' by the order of their names."""
+"""Name of the checksum tensor: the header's checksum, then those of the tensors in the order of their names."""
 
 NamedTensors = Sequence[tuple[str, Tensor]]
 
 
 def write_state_file(path: Path, header: str, tensors: NamedTensors, deadline_s: float | None = None) -> None:
-    """Write a file that only its owner can read, then rename it over what stood there.
+    """Write a state file atomically; only its owner can read it.
 
     Args:
-        path: where; the folder exists.
-        header: text that is kept with the tensors.
+        path: path of the file; its folder must exist.
+        header: text to store with the tensors.
         tensors: names and values, on any device.
-        deadline_s: `time.monotonic()` at which to give up, or None.
+        deadline_s: `time.monotonic()` at which to abort, or None.
 
     Raises:
-        StateError: it cannot be written, or not by then. What stood at `path` still does; nothing is left beside it.
+        StateError: the file cannot be written, or not before the deadline. An existing file at `path` is unchanged, and
+            no temporary file is left.
     """
     sums = _Sums(header)
     entries = [
@@ -59,7 +61,7 @@ class _Slice(Protocol):
 
 
 class _Opened(Protocol):
-    # What is used of a file that `safe_open` opened.
+    # The part of `safe_open`'s result that is used here.
     def metadata(self) -> dict[str, str] | None: ...
 
     def keys(self) -> list[str]: ...
@@ -70,10 +72,10 @@ class _Opened(Protocol):
 
 
 class StateFile:
-    """A file that is open for reading.
+    """A state file that is open for reading.
 
     Attributes:
-        header: the text that it was written with.
+        header: the text that was stored with the tensors.
     """
 
     def __init__(self, path: Path, file: _Opened) -> None:
@@ -81,32 +83,32 @@ class StateFile:
         self._file = file
         header = (file.metadata() or {}).get(_KEY)
         if header is None:
-            raise StateError(f"{path} holds no stream's memory")
+            raise StateError(f"{path} is not a state file")
         self.header: str = header
         names = sorted(name for name in file.keys() if name != _SUMS)  # noqa: SIM118  # no mapping
         self.check(_SUMS, torch.int64, (1 + len(names),))
         found, *of_tensors = file.get_tensor(_SUMS).tolist()
         self._sums = dict(zip(names, of_tensors, strict=True))
         if found != zlib.crc32(header.encode()):
-            raise StateError(f"{path} is damaged: its header is not what was written")
+            raise StateError(f"{path} is damaged: the checksum of its header does not match")
 
     def tensor(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-        """A tensor, on the host.
+        """Read a tensor to the host.
 
         Raises:
-            StateError: it is missing, has another number format or shape, or is not what was written.
+            StateError: the tensor is missing, has another dtype or shape, or its checksum does not match.
         """
         self.check(name, dtype, shape)
         tensor = self._file.get_tensor(name)
         if self._sums[name] != zlib.crc32(tensor_bytes(tensor)):
-            raise StateError(f"{self._path} is damaged: {name} is not what was written")
+            raise StateError(f"{self._path} is damaged: the checksum of {name} does not match")
         return tensor
 
     def check(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
-        """Look whether a tensor is there, in this format and shape, without reading it.
+        """Check that a tensor exists with this dtype and shape, without reading it.
 
         Raises:
-            StateError: it is not.
+            StateError: it does not.
         """
         if name not in self._file.keys():  # noqa: SIM118  # no mapping
             raise StateError(f"{self._path} has no tensor {name}")
@@ -118,13 +120,13 @@ class StateFile:
 
 @contextmanager
 def open_state_file(path: Path) -> Iterator[StateFile]:
-    """Read a file that `write_state_file` wrote.
+    """Open a file that `write_state_file` wrote.
 
     Raises:
-        StateError: it is missing, damaged or of another kind.
+        StateError: the file is missing, damaged or of another kind.
     """
-    if path.exists() and not path.is_file():  # to open a pipe takes for ever, and safetensors keeps the GIL meanwhile
-        raise StateError(f"{path} is no file")
+    if path.exists() and not path.is_file():  # opening a pipe would block, and safetensors would hold the GIL
+        raise StateError(f"{path} is not a regular file")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             yield StateFile(path, file)
@@ -135,7 +137,7 @@ def open_state_file(path: Path) -> Iterator[StateFile]:
 
 
 class _Sums:
-    # Summed on the way to the disk: at 1.2 GB/s (zlib, one core) it takes less time than the writing.
+    # Computed on the way to the disk: at 1.2 GB/s (zlib, one core) that takes less time than writing.
     def __init__(self, header: str) -> None:
         self._header = zlib.crc32(header.encode())
         self._tensors: dict[str, int] = {}
@@ -154,7 +156,7 @@ class _Sums:
 def _timely(tensor: Tensor, deadline_s: float | None) -> Iterator[memoryview]:
     for piece in _pieces(tensor):
         if deadline_s is not None and time.monotonic() >= deadline_s:
-            raise StateError("there was no time to write it")
+            raise StateError("there was no time left to write it")
         yield tensor_bytes(piece)
 
 

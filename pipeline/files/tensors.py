@@ -1,4 +1,4 @@
-"""Writes safetensors files piece by piece, so that what is written need never be in memory as a whole."""
+"""Writes safetensors files in pieces, so that the content never has to fit into memory."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from .atomic import written_whole
 ITEM_BYTES = MappingProxyType(
     {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 )
-"""Bytes of a number by the format's name."""
+"""Bytes per element, by the name of the dtype."""
 
 _NAMES = {
     torch.float64: "F64",
@@ -35,13 +35,13 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """A tensor that is to be written.
+    """A tensor to be written.
 
     Attributes:
         name: its key.
-        dtype: number format as safetensors spells it, such as `F16`.
-        shape: its extent.
-        pieces: its bytes in C order, little-endian, in as many pieces as wanted; taken when its turn comes.
+        dtype: dtype in the notation of safetensors, such as `F16`.
+        shape: its shape.
+        pieces: its bytes in C order, little-endian, in any number of pieces; consumed when the tensor is written.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Entry:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """How safetensors spells a number format.
+    """The name of a dtype in safetensors.
 
     Raises:
-        ValueError: it has no name for it.
+        ValueError: safetensors does not support it.
     """
     if dtype not in _NAMES:
         raise ValueError(f"tensors of {dtype} cannot be written")
@@ -67,27 +67,27 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
-    """A tensor's bytes on the host; copied only where it lies on a device or is not contiguous."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)  # a number alone has no last axis to view as bytes
+    """A tensor's bytes on the host; copied only if it is on a device or not contiguous."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)  # a scalar has no last axis to view as bytes
     return flat.view(torch.uint8).numpy().data
 
 
 def write_tensor_file(
     path: Path, metadata: Mapping[str, str], entries: Sequence[Entry], *, mode: int = 0o666, sync_each: bool = False
 ) -> None:
-    """Write a file whole or not at all, see `written_whole`.
+    """Write a safetensors file atomically, see `written_whole`.
 
     Args:
-        path: where; the folder exists.
-        metadata: texts that are kept with the tensors.
-        entries: what is written, in this order.
+        path: path of the file; its folder must exist.
+        metadata: texts to store with the tensors.
+        entries: tensors to write, in this order.
         mode: the file's permissions, before the umask.
-        sync_each: whether each piece is brought to the disk before the next is taken: else a slow disk makes the last
-            one wait for all.
+        sync_each: whether each piece is flushed to the disk before the next one; otherwise a slow disk delays the last
+            one by the time of all.
 
     Raises:
-        OSError: it cannot be written.
-        ValueError: an entry's pieces are not as long as its shape says.
+        OSError: the file cannot be written.
+        ValueError: the length of an entry's pieces does not match its shape.
     """
     with written_whole(path, mode) as file:
         file.write(_preamble(metadata, entries))
@@ -103,7 +103,7 @@ def write_tensor_file(
 
 
 def _preamble(metadata: Mapping[str, str], entries: Sequence[Entry]) -> bytes:
-    # https://huggingface.co/docs/safetensors: the length of a JSON text, that text, then the tensors without holes.
+    # https://huggingface.co/docs/safetensors: the length of a JSON text, that text, then the tensors without gaps.
     described: dict[str, object] = {"__metadata__": dict(metadata)}
     begin = 0
     for entry in entries:

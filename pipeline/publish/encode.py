@@ -24,12 +24,12 @@ def features_header(
     failed_total: int,
     model_done_ns: int,
 ) -> FeaturesHeader:
-    """The header of the message for these features, stamped with the present time.
+    """Make the header of the message for these features, stamped with the current time.
 
     Args:
-        features: what is published.
-        instance: the service's start.
-        model: what made the features.
+        features: features to publish.
+        instance: identifies this start of the service.
+        model: description of the model.
         seq: the record's number within the stream epoch.
         dropped_total: frames of the camera dropped so far.
         failed_total: frames of the camera without features so far.

@@ -1,7 +1,7 @@
-"""Which endpoints may be bound, and the lock that keeps a second process from stealing an ipc endpoint.
+"""Checks which endpoints may be bound, and locks ipc endpoints against a second process.
 
 ZeroMQ removes an existing socket file before it binds, so two services on one ipc path both start, and the first one
-goes silent. Here a lock file beside the socket is held for as long as the endpoint is.
+goes silent. Therefore a lock file beside the socket is held for as long as the endpoint is bound.
 """
 
 import ipaddress
@@ -19,42 +19,45 @@ from ..files.lock import HeldError, take_lock
 SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux."""
 
+_FIELD = "endpoints"
+
 
 def check_endpoints(config: PublishConfig) -> None:
-    """Check that every endpoint is one that may be bound.
+    """Check that every endpoint may be bound.
 
     Raises:
-        PublishError: none is given, one is malformed or of another transport, or one can be reached from other machines
-            though neither CURVE is set up nor `allow_plaintext` is set.
+        PublishError: there is none, one is malformed or of another transport, or one is reachable from other machines
+            although neither `curve` nor `allow_plaintext` is set.
     """
     if not config.endpoints:
-        raise PublishError("no endpoint to publish at")
+        raise PublishError("there is no endpoint to publish at", _FIELD)
     for endpoint in config.endpoints:
         if ipc_path(endpoint) is None and not _is_local_tcp(endpoint) and not (config.curve or config.allow_plaintext):
             raise PublishError(
-                f"{endpoint} can be reached from other machines, and nothing is encrypted or checked: bind 127.0.0.1, "
-                "set up publish.curve, or set publish.allow_plaintext = true"
+                f"{endpoint} is reachable from other machines, without encryption or authentication: bind 127.0.0.1, "
+                "configure CURVE keys, or set allow_plaintext",
+                _FIELD,
             )
 
 
 def ipc_path(endpoint: str) -> str | None:
-    """The path of an `ipc://` endpoint, or None for a `tcp://` one. A path from @ on is in the abstract namespace.
+    """The path of an `ipc://` endpoint, or None for a `tcp://` one. A path that begins with @ is an abstract socket.
 
     Raises:
-        PublishError: neither of the two, or a path that cannot be bound.
+        PublishError: the endpoint is neither, or its path cannot be bound.
     """
     scheme, _, rest = endpoint.partition("://")
     if scheme == "tcp" and ":" in rest:
         return None
     if scheme != "ipc" or rest in {"", "*", "@"}:
-        raise PublishError(f"an endpoint is tcp://HOST:PORT or ipc:///PATH, got {endpoint!r}")
+        raise PublishError(f"expected tcp://HOST:PORT or ipc:///PATH, got {endpoint!r}", _FIELD)
     if len(os.fsencode(rest)) > SOCKET_PATH_BYTES:
-        raise PublishError(f"{endpoint}: the path of a socket has at most {SOCKET_PATH_BYTES} bytes")
+        raise PublishError(f"{endpoint}: the path of a socket has at most {SOCKET_PATH_BYTES} bytes", _FIELD)
     return rest
 
 
 def is_ipv6(endpoint: str) -> bool:
-    """Whether a `tcp://` endpoint names an IPv6 address."""
+    """Whether a `tcp://` endpoint has an IPv6 address."""
     return endpoint.startswith("tcp://[")
 
 
@@ -70,13 +73,13 @@ def _is_local_tcp(endpoint: str) -> bool:
 
 @contextmanager
 def ipc_lock(endpoint: str) -> Iterator[None]:
-    """Hold an `ipc://` endpoint: nobody else binds it meanwhile, and its socket file is removed before and after.
+    """Hold the lock of an `ipc://` endpoint, and remove its socket file before and after.
 
     Raises:
         PublishError: another process holds it, its folder cannot be used, or another kind of file is in its place.
     """
     path = ipc_path(endpoint)
-    if path is None or path.startswith("@"):  # the kernel itself guards these
+    if path is None or path.startswith("@"):  # the kernel protects these
         yield
         return
     descriptor = _take_lock(endpoint, Path(f"{path}.lock"))
@@ -94,10 +97,10 @@ def _take_lock(endpoint: str, path: Path) -> int:
     try:
         return take_lock(path)
     except HeldError as exc:
-        advice = "a second service needs other publish.endpoints"
-        raise PublishError(f"cannot bind {endpoint}: {exc} publishes there already; {advice}") from exc
+        reason = f"{exc} already publishes there; a second service needs its own endpoints"
+        raise PublishError(f"cannot bind {endpoint}: {reason}", _FIELD) from exc
     except OSError as exc:
-        raise PublishError(f"cannot bind {endpoint}: its lock file {path}: {exc.strerror}") from exc
+        raise PublishError(f"cannot bind {endpoint}: its lock file {path}: {exc.strerror}", _FIELD) from exc
 
 
 def _remove_stale_socket(endpoint: str, path: Path) -> None:
@@ -106,9 +109,9 @@ def _remove_stale_socket(endpoint: str, path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise PublishError(f"cannot bind {endpoint}: {path} is a file of another kind, and is left alone")
+        raise PublishError(f"cannot bind {endpoint}: {path} exists and is not a socket; it is not removed", _FIELD)
     if _answers(path):
-        raise PublishError(f"cannot bind {endpoint}: a process that does not lock it publishes there already")
+        raise PublishError(f"cannot bind {endpoint}: a process that does not lock it already publishes there", _FIELD)
     with suppress(FileNotFoundError):
         path.unlink()
 

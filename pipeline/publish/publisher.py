@@ -1,4 +1,4 @@
-"""The publisher: puts records, states and greetings on the wire, and says who is there.
+"""The publisher: sends records, statuses and hello messages, and counts peers.
 
 It belongs to the event loop's thread, and nothing here blocks.
 """
@@ -33,27 +33,28 @@ from .endpoints import check_endpoints, ipc_lock
 from .socket import PublishSocket, open_socket
 
 HELLO_INTERVAL_S = 0.1
-"""New subscriptions are answered with one `hello` in this time, however many come."""
+"""New subscriptions within this time are answered with one `hello`, however many there are."""
 
 _HELLO_TOPIC = topic(Kind.HELLO)
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherStatistics:
-    """What went out, and to how many. ZeroMQ does not tell which messages it dropped for a slow subscriber.
+    """Counters of messages and peers. ZeroMQ does not report which messages it dropped for a slow subscriber.
 
     Attributes:
         sent_messages: messages published, of all kinds.
-        sent_bytes: bytes of them, counted once however many subscribers there are.
-        hello_messages: those that were `hello`.
-        peers: connections open now (one that never finishes its handshake counts for some seconds).
+        sent_bytes: their bytes, counted once regardless of the number of subscribers.
+        hello_messages: number of those that were `hello`.
+        peers: open connections (one that never finishes its handshake counts for some seconds).
         connections_total: connections accepted.
-        disconnected_total: those of them that are gone.
-        handshake_failures: connections that failed their handshake.
-        unauthorized: CURVE clients turned away since their key is not in the list.
-        keys_error: why the authorised keys could not be read again at the last handshake; those read last still hold.
+        disconnected_total: number of those that are closed.
+        handshake_failures: connections whose handshake failed.
+        unauthorized: CURVE clients refused because their key is not authorized.
+        keys_error: why the authorized keys could not be read at the last attempt, or None; the previous ones stay
+            valid.
         subscriptions_total: subscriptions received.
-        send_hwm: messages kept for one slow subscriber at most.
+        send_hwm: upper limit of the messages queued for one slow subscriber.
     """
 
     sent_messages: int = 0
@@ -70,7 +71,7 @@ class PublisherStatistics:
 
 
 def check_free(config: PublishConfig) -> None:
-    """Bind all endpoints for a moment, so that one in use is known before all that takes long.
+    """Bind all endpoints for a moment, so that one in use is found before the slow part of the startup.
 
     Raises:
         PublishError: as `Publisher.open` would.
@@ -83,7 +84,7 @@ def check_free(config: PublishConfig) -> None:
 def _bound(config: PublishConfig, send_hwm: int) -> Iterator[PublishSocket]:
     check_endpoints(config)
     with ExitStack() as resources:
-        # Closed in the reverse order: an endpoint's lock is let go only when the socket no longer uses it.
+        # Closed in reverse order: an endpoint's lock is released only after its socket is closed.
         for endpoint in config.endpoints:
             resources.enter_context(ipc_lock(endpoint))
         yield resources.enter_context(open_socket(config, send_hwm))
@@ -93,13 +94,14 @@ class Publisher:
     """Publishes at the config's endpoints. Use it as a context manager, on one thread.
 
     Args:
-        config: where and how.
-        model: what makes the features, named in every record; may be replaced by assigning `model`.
-        largest_message_bytes: size of the largest record: with it `buffer_mb` becomes a number of messages, at least 2.
-        burst_messages: records that leave in one go at most. The queue has room for them whatever
-            `buffer_mb` says: else some of each burst would be dropped even for a subscriber that keeps up (measured).
-        describe: gives the present content of `hello`; the fields that the publisher knows itself are filled in.
-        instance: random for each start of the service; None for a new one.
+        config: endpoints, queue size, heartbeat and keys.
+        model: description of the model for every record; assign `model` to replace it.
+        largest_message_bytes: size of the largest record, which converts `buffer_mb` to a number of messages (at least
+            2).
+        burst_messages: upper limit of the records that are sent at once. The queue has room for them regardless of
+            `buffer_mb`; otherwise a part of each burst would be dropped even for a subscriber that keeps up (measured).
+        describe: returns the current content of `hello`; the publisher fills in the fields that it knows itself.
+        instance: identifies this start of the service; None for a random one.
     """
 
     def __init__(
@@ -115,8 +117,8 @@ class Publisher:
         self.model = model
         self.instance = instance or secrets.token_hex(8)
         self._config = config
-        # libzmq tells a queue's writer of what was read once that is half the queue's length: of 16 places only 9 may
-        # be known to be free though all are (measured). A whole burst always fits into one of twice its length.
+        # libzmq informs a queue's writer about reads once they amount to half the queue's length: with 16 slots, only 9
+        # may be known to be free although all are (measured). A whole burst always fits into a queue twice its length.
         self._send_hwm = max(2, 2 * burst_messages - 1, config.buffer_mb * (1 << 20) // max(1, largest_message_bytes))
         self._describe = describe
         self._resources = ExitStack()
@@ -139,14 +141,14 @@ class Publisher:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Where the publisher is bound, with the real port in place of 0; empty while it is closed."""
+        """Bound endpoints, with the real port in place of 0; empty while the publisher is closed."""
         return self._socket.endpoints if self._socket else ()
 
     def open(self) -> None:
         """Bind all endpoints.
 
         Raises:
-            PublishError: an endpoint is in use, cannot be bound or is not safe as configured, or a key cannot be read.
+            PublishError: an endpoint is in use, cannot be bound or is not secure, or a key cannot be read.
         """
         with ExitStack() as resources:
             self._socket = resources.enter_context(_bound(self._config, self._send_hwm))
@@ -154,7 +156,7 @@ class Publisher:
         self._hello_due_s = time.monotonic()
 
     def close(self) -> None:
-        """Send what waits, for half a second at most, and unbind. Idempotent."""
+        """Send queued messages for up to half a second, and unbind. Idempotent."""
         self._socket = None
         self._resources.close()
 
@@ -167,18 +169,18 @@ class Publisher:
         failed_total: int,
         model_done_ns: int,
     ) -> None:
-        """Publish one record; its tensors are sent without a copy, and must never be written again.
+        """Publish one record. Its tensors are sent without a copy, and must never be modified.
 
         Args:
-            features: what the model made of a frame.
-            seq: the record's number within its stream epoch, from 0, without holes.
+            features: the model's output for one frame.
+            seq: the record's number within its stream epoch, from 0, without gaps.
             dropped_total: frames of this camera dropped so far.
             failed_total: frames of this camera without features so far.
             model_done_ns: `time.monotonic_ns()` at the end of the model's step.
 
         Raises:
             PublishError: the publisher is closed, or the socket cannot send.
-            ValueError: a tensor is not C-contiguous, or of a dtype that has no place on the wire.
+            ValueError: a tensor is not C-contiguous, or its dtype is not supported on the wire.
         """
         header = features_header(
             features,
@@ -196,11 +198,11 @@ class Publisher:
         self._send(encode(msgspec.structs.replace(status, instance=self.instance, publish_unix_ns=time.time_ns())))
 
     def publish_end(self, end: EndHeader) -> None:
-        """Publish that a camera is finished; `instance` and `publish_unix_ns` are filled in."""
+        """Publish the end of a camera; `instance` and `publish_unix_ns` are filled in."""
         self._send(encode(msgspec.structs.replace(end, instance=self.instance, publish_unix_ns=time.time_ns())))
 
     def publish_hello(self) -> None:
-        """Publish `hello` now, for instance since the cameras have changed. `poll` repeats it."""
+        """Publish `hello` now, for example because the cameras have changed. `poll` repeats it."""
         self._hello_sent_s = time.monotonic()
         self._hello_due_s = self._hello_sent_s + self._config.heartbeat_s
         self._hello_messages += 1
@@ -214,7 +216,7 @@ class Publisher:
         self._send(encode(hello))
 
     def poll(self) -> None:
-        """Let new subscribers in, count peers, and send `hello` where it is due. Cheap; call it every 50 ms or so."""
+        """Authenticate new subscribers, count peers, and send `hello` when due. Cheap; call it about every 50 ms."""
         socket = self._opened()
         socket.take_events()
         subscriptions = socket.take_subscriptions()
@@ -225,11 +227,11 @@ class Publisher:
             self.publish_hello()
 
     def take_slow_peers(self) -> tuple[str, ...]:
-        """Names of the subscribers that did not keep up since the last call."""
+        """Names of the subscribers that have not kept up since the last call."""
         return self._opened().peers.take_slow()
 
     def statistics(self) -> PublisherStatistics:
-        """The counters since the publisher was opened."""
+        """Counters since the publisher was opened."""
         socket = self._opened()
         return PublisherStatistics(
             sent_messages=self._sent_messages,

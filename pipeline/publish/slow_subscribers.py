@@ -1,4 +1,4 @@
-"""Which subscribers do not keep up: ZeroMQ does not tell for whom it drops, the kernel tells whose data waits."""
+"""Finds slow subscribers: ZeroMQ does not report for whom it drops, but the kernel knows whose data is unsent."""
 
 import fcntl
 import os
@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 SLOW_S = 3.0
-"""A peer for which data waited at every look in this time is slow: one that keeps up has read all in between."""
+"""A peer with unsent data at every check during this time is slow: one that keeps up has read everything in between."""
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -21,25 +21,26 @@ class _Peer:
 
 
 class Peers:
-    """Watches the connections of a socket, each known by the file descriptor that libzmq names in its events.
+    """The open connections of a socket, by the file descriptors that libzmq reports in its events.
 
-    The descriptors are libzmq's: they are only asked, never read from, and one that is closed meanwhile gives nothing.
+    The descriptors belong to libzmq: they are only queried, never read from, and one that has been closed since then
+    counts as having no unsent data.
     """
 
     def __init__(self) -> None:
         self._peers: dict[int, _Peer] = {}
         self._slow: dict[str, None] = {}
 
-    def came(self, descriptor: int) -> None:
-        """A connection was accepted."""
+    def add(self, descriptor: int) -> None:
+        """Watch an accepted connection."""
         self._peers[descriptor] = _Peer(_name(descriptor))
 
-    def went(self, descriptor: int) -> None:
-        """A connection is gone."""
+    def remove(self, descriptor: int) -> None:
+        """Stop watching a closed connection."""
         self._peers.pop(descriptor, None)
 
-    def look(self) -> None:
-        """See for whom data waits. Takes a few microseconds a peer; call it often."""
+    def check(self) -> None:
+        """Check which peers have unsent data. Takes a few microseconds per peer; call it often."""
         now = time.monotonic()
         for descriptor, peer in self._peers.items():
             if not _unsent_bytes(descriptor):
@@ -50,7 +51,7 @@ class Peers:
                 self._slow[peer.name] = None
 
     def take_slow(self) -> tuple[str, ...]:
-        """The peers that were slow since the last call, each once: `host:port`, or `process N` on an ipc endpoint."""
+        """Peers that have been slow since the last call, each once: `host:port`, or `process N` on an ipc endpoint."""
         slow = tuple(self._slow)
         self._slow.clear()
         return slow
@@ -65,7 +66,7 @@ def _name(descriptor: int) -> str:
             host, port = copy.getpeername()[:2]
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     except OSError:
-        return "a peer that is gone"
+        return "a closed connection"
 
 
 def _unsent_bytes(descriptor: int) -> int:

@@ -1,18 +1,18 @@
-"""Who may subscribe: answers to ZeroMQ's authentication requests (ZAP 1.0, rfc.zeromq.org/spec/27), as plain values.
+"""Answers to ZeroMQ's authentication requests (ZAP 1.0, rfc.zeromq.org/spec/27), as plain values.
 
-Without such answers CURVE encrypts, but any client with any key pair gets in.
+Without an answer CURVE encrypts, but accepts any client with any key pair.
 """
 
 from collections.abc import Sequence
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
-"""Where libzmq looks for whoever answers."""
+"""Endpoint at which libzmq sends its requests."""
 
 _REQUEST_PARTS = 7
 
 
 def zap_reply(request: Sequence[bytes], authorized_keys: frozenset[bytes]) -> list[bytes]:
-    """The answer to one request: 200 for a CURVE client whose public key is in the list, 400 for anyone else.
+    """Answer one request: 200 for a CURVE client whose public key is authorized, 400 for anyone else.
 
     Args:
         request: version, request id, domain, address, identity, mechanism, the client's public key.

@@ -1,5 +1,5 @@
-"""Where frames come from: every source is read by a capture process of its own.
+"""Video sources: a registry of the kinds of source, and a reader for each.
 
-Nothing is imported here, so that a capture process starts in a fraction of a second. The event loop's side is `capture`
-and `camera`; the capture process is `child`; `messages` and `slots` are what they share.
+Nothing is imported here, so that a capture process starts in a fraction of a second. Parsing a source imports neither
+numpy nor OpenCV; a kind's reader is imported when a source of that kind is opened.
 """

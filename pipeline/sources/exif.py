@@ -1,4 +1,4 @@
-"""How a file says that its picture lies on its side, for formats that OpenCV leaves as they are (PNG, WebP)."""
+"""EXIF orientation of the formats that OpenCV does not rotate (PNG, WebP)."""
 
 import struct
 
@@ -15,7 +15,7 @@ def orientation(data: bytes) -> int:
     start = data.find(marker) if marker else -1
     if start < 0:
         return 1
-    # In PNG the chunk's data follow its name; in WebP its length comes between, and some writers add JPEG's prefix.
+    # In PNG the chunk's data follow its name. In WebP its length is in between, and some writers add JPEG's prefix.
     tiff = data[start + (4 if data[:4] == b"\x89PNG" else 8) :].removeprefix(b"Exif\0\0")
     try:
         return _first_orientation(tiff)
@@ -24,7 +24,7 @@ def orientation(data: bytes) -> int:
 
 
 def upright(image: Pixels, orientation: int) -> Pixels:
-    """The picture [H, W, 3] turned and mirrored as its orientation asks; a view."""
+    """The image [H, W, 3] rotated and mirrored as its orientation says; a view."""
     if orientation >= 5:
         image = np.swapaxes(image, 0, 1)
     if orientation in (3, 4, 7, 8):

@@ -1,12 +1,13 @@
-"""Listens to FFmpeg's log inside the capture process, for what OpenCV tells by no property.
+"""Reads FFmpeg's log inside the capture process, for facts that OpenCV has no property for.
 
-OpenCV scales every picture of a stream to the size of the first, in silence. Only FFmpeg's log at level debug has it:
-a decoder that sets itself up anew, for another size or pixel format, chooses its format once more. That is 10 to 30
-lines a frame, which end here: warnings and errors alone go on to the service. What it costs cannot be told from
-noise: ms of CPU time a frame with and without it, means of 3 runs on 2 busy cores, 2.7 and 2.8 for 640x480 Motion
-JPEG, 5.2 and 5.4 for 1080p H.264, 7.0 and 6.4 for 1080p HEVC.
+OpenCV silently scales every frame of a stream to the size of the first. Only FFmpeg's debug log shows a change: a
+decoder that is reconfigured for another size or pixel format chooses its format again. That log has 10 to 30 lines per
+frame; they stop here, and only warnings and errors are forwarded to the service. The cost is within noise: CPU time per
+frame in ms with and without it, means of 3 runs on 2 busy cores: 2.7 and 2.8 for 640x480 Motion JPEG, 5.2 and 5.4 for
+1080p H.264, 7.0 and 6.4 for 1080p HEVC.
 
-At that level FFmpeg also prints the requests that it sends, passwords in Base64 included: no such line may go on.
+At debug level FFmpeg also prints the requests that it sends, including passwords in Base64: these lines must never be
+forwarded.
 """
 
 import fcntl
@@ -18,87 +19,87 @@ import threading
 from contextlib import suppress
 
 LEVEL = 48
-"""FFmpeg's number of level debug, which OpenCV is told at its import."""
+"""FFmpeg's number for the debug level; OpenCV reads it when it is imported."""
 _WARNING = 24
 _PIPE_BYTES = 2**20
-_PAUSE_S = 0.02  # else the thread would wake for every line, of which readers take care with each frame
+_PAUSE_S = 0.02  # without it the thread would wake up for every line; readers catch up with each frame anyway
 _START = re.compile(rb"\[OPENCV:FFMPEG:(?=\d+\])")
 _OPENCV = re.compile(rb"\[ ?(?:WARN|ERROR|FATAL):")
-_SET_UP = b"chosen by get_format"
+_DECODER_SETUP = b"chosen by get_format"
 _CONTAINER = re.compile(rb"Format (\S+) probed with size")
 _CUT_OFF = b"Stream ends prematurely"
 _NOISE = re.compile(rb" ?(?:deprecated pixel format used|Stream ends prematurely at \d+, should be %d)" % (2**64 - 1))
-"""Lines that go no further: of a pixel format by its older name, and of the end of a stream that announced no length,
-which is 2^64 - 1 here: that it closed is said in better words, and no picture is damaged by it."""
+"""Warnings that are not forwarded: an older name of a pixel format, and the end of a stream without an announced length
+(2^64 - 1 here), which is reported in better words and damages no frame."""
 _REQUEST = b" request: "
 _READ = b" Statistics: "
 _MOST_REQUESTS = 8
-"""Of one opening, the first and those that redirections lead to; FFmpeg gives up, in silence, after one more."""
+"""Requests of one opening: the first and its redirections. After one more FFmpeg gives up silently."""
 
 
 class FFmpegLog:
-    """Takes the place of this process's standard output and error until it is closed; there can be one at a time.
+    """Replaces this process's standard output and error until it is closed. Only one can exist at a time.
 
-    What Python prints goes past it. A thread passes lines on while FFmpeg is at work, so that the service hears what a
-    source that hangs said last.
+    Python's own output bypasses it. A thread forwards lines while FFmpeg is busy, so that the service sees the last
+    lines of a source that hangs.
 
     Attributes:
-        set_ups: how often decoders were set up, as of the last `catch_up`.
-        container: FFmpeg's name of the container format, as it found out itself, or an empty string.
-        cut_off: whether an HTTP server closed the connection before all that it had announced was sent.
-        requests: HTTP requests that were sent.
-        read: whether FFmpeg has read what one of them was answered with, and closed it.
+        decoder_setups: how often decoders were set up, as of the last `catch_up`.
+        container: FFmpeg's name of the detected container format, or an empty string.
+        cut_off: whether an HTTP server closed the connection before it had sent everything that it announced.
+        requests: number of HTTP requests sent.
+        read: whether FFmpeg has read the response to one of them, and closed it.
     """
 
     def __init__(self) -> None:
-        self.set_ups = 0
+        self.decoder_setups = 0
         self.container = ""
         self.cut_off = False
         self.requests = 0
         self.read = False
         self._lock = threading.Lock()
         self._partial = b""
-        self._passing = True
+        self._forwarding = True
         self._closing = threading.Event()
         self._source, sink = os.pipe()
         os.set_blocking(self._source, False)
-        with suppress(PermissionError):  # this user has too much of it already
+        with suppress(PermissionError):  # this user is over the limit on pipe memory
             fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        self._kept = tuple((number, os.dup(number)) for number in (1, 2))
-        for number, _ in self._kept:
+        self._saved = tuple((number, os.dup(number)) for number in (1, 2))
+        for number, _ in self._saved:
             os.dup2(sink, number)
         os.close(sink)
-        self._stderr, sys.stderr = sys.stderr, os.fdopen(self._kept[1][1], "w", buffering=1, closefd=False)
-        self._thread = threading.Thread(target=self._pass_on, name="ffmpeg log", daemon=True)
+        self._stderr, sys.stderr = sys.stderr, os.fdopen(self._saved[1][1], "w", buffering=1, closefd=False)
+        self._thread = threading.Thread(target=self._forward_lines, name="ffmpeg log", daemon=True)
         self._thread.start()
 
     @property
     def login_unknown(self) -> bool:
-        """Whether an HTTP source that could not be opened, for which FFmpeg gave no reason, answered 401.
+        """Whether an HTTP source that could not be opened, without a reason from FFmpeg, answered 401.
 
-        FFmpeg names the number of every other error, and of 401 where it knows the login that is asked for: Basic or
-        Digest. Where an answer names another or none, the connection just ends (seen with libavformat 62.12).
+        FFmpeg prints the status of every other error, and of a 401 that asks for Basic or Digest authentication. If the
+        response names another scheme or none, FFmpeg just closes the connection (seen with libavformat 62.12).
         """
         return 0 < self.requests <= _MOST_REQUESTS and not self.read
 
     def catch_up(self) -> None:
-        """Take in all that was printed until now."""
+        """Process everything printed so far."""
         with self._lock:
             self._drain()
 
     def close(self) -> None:
-        """Pass on what is left, and give standard output and error back. Idempotent."""
+        """Forward the remaining lines, and restore standard output and error. Idempotent."""
         if self._thread.is_alive():
             self._closing.set()
             sys.stderr = self._stderr
-            for number, kept in self._kept:
-                os.dup2(kept, number)  # closes the last end that writes
+            for number, saved in self._saved:
+                os.dup2(saved, number)  # closes the last write end
             self._thread.join()
-            self._hear(self._partial)
-            for descriptor in (self._source, *(kept for _, kept in self._kept)):
+            self._on_line(self._partial)
+            for descriptor in (self._source, *(saved for _, saved in self._saved)):
                 os.close(descriptor)
 
-    def _pass_on(self) -> None:
+    def _forward_lines(self) -> None:
         ready = select.poll()
         ready.register(self._source, select.POLLIN)
         more = True
@@ -118,23 +119,24 @@ class FFmpegLog:
                 return False
             *whole, self._partial = (self._partial + chunk).split(b"\n")
             for line in whole:
-                self._hear(line)
+                self._on_line(line)
 
-    def _hear(self, line: bytes) -> None:
-        # A message without an end of line has the next one behind it; one of several lines is marked in its first.
+    def _on_line(self, line: bytes) -> None:
+        # A message without a newline is followed by the next on the same line; only the first of a message's lines has
+        # the prefix.
         before, *messages = _START.split(line)
-        if before and (self._passing or _OPENCV.match(before)):
-            self._send(before)
+        if before and (self._forwarding or _OPENCV.match(before)):
+            self._forward(before)
         for message in messages:
             level, _, text = message.partition(b"]")
             self._note(text)
-            self._passing = int(level) <= _WARNING and _NOISE.match(text) is None
-            if self._passing:
-                self._send(b"[OPENCV:FFMPEG:" + message)
+            self._forwarding = int(level) <= _WARNING and _NOISE.match(text) is None
+            if self._forwarding:
+                self._forward(b"[OPENCV:FFMPEG:" + message)
 
     def _note(self, message: bytes) -> None:
-        if _SET_UP in message:
-            self.set_ups += 1
+        if _DECODER_SETUP in message:
+            self.decoder_setups += 1
         elif _CUT_OFF in message:
             self.cut_off = True
         elif message.startswith(_REQUEST):
@@ -144,6 +146,6 @@ class FFmpegLog:
         elif not self.container and (found := _CONTAINER.search(message)):
             self.container = found[1].decode(errors="replace")
 
-    def _send(self, line: bytes) -> None:
+    def _forward(self, line: bytes) -> None:
         with suppress(OSError):  # the service is gone
-            os.write(self._kept[1][1], line + b"\n")
+            os.write(self._saved[1][1], line + b"\n")

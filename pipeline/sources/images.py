@@ -1,9 +1,9 @@
-"""Folders and globs of pictures, one frame each.
+"""Reads folders and globs of images, one frame each.
 
-Whatever a file holds, a frame is 8-bit BGR: gray is repeated; of 16 bits the upper 8 are kept; transparent parts lie on
-white; the orientation that a camera noted (EXIF) is applied. A picture that is cut short, or has floating-point pixels,
-counts as unreadable: it is left out with a line in the log, and the others go on. So does one that claims more than 67
-megapixels, or, as JPEG or JPEG 2000, more than any real picture of its bytes has: their decoders would fill it up.
+Whatever a file contains, a frame is 8-bit BGR: gray is repeated, 16 bits keep their upper 8, transparent parts are
+blended with white, and the EXIF orientation is applied. An image that is truncated or has floating-point pixels counts
+as unreadable: it is left out with a line in the log, and the next one is read. So is an image that claims more than 67
+megapixels, or, as JPEG or JPEG 2000, more pixels than any real image of its file size: their decoders would fill it up.
 """
 
 import os
@@ -19,17 +19,17 @@ from .exif import orientation, upright
 from .reader import Grabbed, SourceInfo, UnreadableImage
 
 FOLDER_FPS = 30.0
-"""Pictures a second in live mode without an fps cap: a folder has no rate of its own."""
+"""Images per second in live mode without an fps cap: a folder has no rate of its own."""
 
-_MOST_BYTES = 2**29
-_MOST_PIXELS_A_BYTE = 1024
+_MAX_BYTES = 2**29
+_MAX_PIXELS_PER_BYTE = 1024
 """A black JPEG has 170, a gray one 255, as OpenCV writes them. A black JPEG 2000 can have more, and is left out."""
 _JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 _ROWS = 256
 
 
 class ImagesReader:
-    """Reads pictures in the order given.
+    """Reads images in the order given.
 
     Args:
         paths: files, at least one.
@@ -49,12 +49,12 @@ class ImagesReader:
         return Grabbed()
 
     def retrieve(self, out: Pixels | None) -> Pixels:
-        """See `Reader`; `out` is not used."""
+        """See `Reader`. `out` is not used."""
         try:
-            if not os.path.isfile(self._path) and os.path.exists(self._path):  # of a device half a GiB would be read
-                raise ValueError("it is no file")
+            if not os.path.isfile(self._path) and os.path.exists(self._path):  # half a GiB of a device would be read
+                raise ValueError("it is not a regular file")
             with open(self._path, "rb") as file:
-                return decode(file.read(_MOST_BYTES + 1))
+                return decode(file.read(_MAX_BYTES + 1))
         except OSError as exc:
             raise UnreadableImage(f"{self._path}: {exc.strerror}") from exc
         except ValueError as exc:
@@ -65,33 +65,33 @@ class ImagesReader:
 
 
 def decode(data: bytes) -> Pixels:
-    """Decode a picture file by this file's rules.
+    """Decode an image file by this module's rules.
 
     Returns:
         uint8 [height, width, 3], BGR, C-contiguous.
 
     Raises:
-        ValueError: it cannot be decoded; the message says why.
+        ValueError: the file cannot be decoded; the message says why.
     """
     if not data:
         raise ValueError("the file is empty")
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
+    if len(data) > _MAX_BYTES:
+        raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MiB")
     if data.startswith(b"\xff\xd8"):
         return _jpeg(data)
     if data.startswith(_JPEG2000):
-        _check_jpeg2000(data)  # it would take 18 bytes a pixel to find out
-    image = opencv.decode_picture(data, as_stored=True)
+        _check_jpeg2000(data)  # the decoder itself would take 18 bytes per pixel to find out
+    image = opencv.decode_image(data, as_stored=True)
     if image is None:
-        raise ValueError("it is no picture that OpenCV can decode, or it is damaged")
+        raise ValueError("it is not an image that OpenCV can decode, or it is damaged")
     return np.ascontiguousarray(upright(_flat(_eight_bits(image)), orientation(data)))
 
 
 def _jpeg(data: bytes) -> Pixels:
-    # libjpeg fills what is missing with gray and only warns. After the last scan's start comes the end marker.
+    # libjpeg fills missing parts with gray and only warns. The end marker must follow the start of the last scan.
     if b"\xff\xd9" not in data[data.rfind(b"\xff\xda") :]:
-        raise ValueError("the JPEG is cut short")
-    image = opencv.decode_picture(data, as_stored=False)
+        raise ValueError("the JPEG is truncated")
+    image = opencv.decode_image(data, as_stored=False)
     if image is None:
         raise ValueError("the JPEG is damaged")
     _check_size(image.shape[1], image.shape[0], data)
@@ -107,8 +107,8 @@ def _check_jpeg2000(data: bytes) -> None:
 
 
 def _check_size(width: int, height: int, data: bytes) -> None:
-    if width * height > max(_MOST_PIXELS_A_BYTE * len(data), 2**20):
-        raise ValueError(f"it is damaged: {len(data)} bytes are no picture of {width}x{height} pixels")
+    if width * height > max(_MAX_PIXELS_PER_BYTE * len(data), 2**20):
+        raise ValueError(f"it is damaged: {len(data)} bytes are too few for {width}x{height} pixels")
 
 
 def _eight_bits(image: npt.NDArray[np.generic]) -> Pixels:
@@ -116,7 +116,7 @@ def _eight_bits(image: npt.NDArray[np.generic]) -> Pixels:
         return image.astype(np.uint8, copy=False)
     if image.dtype == np.uint16:
         return (image.astype(np.uint16, copy=False) >> 8).astype(np.uint8)
-    raise ValueError(f"its pixels are {image.dtype}: 8 or 16 bits unsigned are read")
+    raise ValueError(f"its pixels are {image.dtype} (expected unsigned 8 or 16 bits)")
 
 
 def _flat(image: Pixels) -> Pixels:
@@ -128,13 +128,13 @@ def _flat(image: Pixels) -> Pixels:
     if channels == 4:
         return _on_white(image)
     if channels != 3:
-        raise ValueError(f"it has {channels} channels: 1, 3 or 4 are read")
+        raise ValueError(f"it has {channels} channels (expected 1, 3 or 4)")
     return image
 
 
 def _on_white(image: Pixels) -> Pixels:
     flat = np.empty((*image.shape[:2], 3), np.uint8)
-    for row in range(0, len(image), _ROWS):  # all at once would take 18 bytes a pixel
+    for row in range(0, len(image), _ROWS):  # the whole image at once would take 18 bytes per pixel
         part = image[row : row + _ROWS]
         alpha = part[:, :, 3:].astype(np.uint16)
         mixed = part[:, :, :3] * alpha + (255 - alpha) * 255

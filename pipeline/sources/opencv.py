@@ -1,4 +1,4 @@
-"""The one file that knows OpenCV. Its errors are translated here; its backends are always named, never guessed."""
+"""The only module that imports OpenCV. Translates its errors, and always names the backend that opens a source."""
 
 import math
 import os
@@ -17,23 +17,23 @@ from .reader import RefusedError
 if TYPE_CHECKING:
     import cv2
 else:
-    # OpenCV reads these from its process's environment, which belongs to one camera. They come before the import.
+    # OpenCV reads these from the environment of its process, which serves one camera. Set before the import.
     os.environ["OPENCV_LOG_LEVEL"] = "WARNING"
-    os.environ["OPENCV_FFMPEG_LOGLEVEL"] = str(ffmpeg_log.LEVEL)  # of it, warnings and errors reach the service
-    os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"] = str(2**26)  # 67 megapixels: a picture of 200 MB
-    os.environ["OPENCV_FFMPEG_DECODE_ATTEMPTS"] = "1024"  # corrupt packets in a row that a file goes on past
+    os.environ["OPENCV_FFMPEG_LOGLEVEL"] = str(ffmpeg_log.LEVEL)  # only warnings and errors reach the service
+    os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"] = str(2**26)  # 67 megapixels: an image of 200 MB
+    os.environ["OPENCV_FFMPEG_DECODE_ATTEMPTS"] = "1024"  # corrupt packets in a row before a file counts as ended
     import cv2
 
 
-class Backend(IntEnum):
-    """OpenCV's names of what reads a source."""
+class CaptureBackend(IntEnum):
+    """OpenCV's backends that sources use."""
 
     FFMPEG = cv2.CAP_FFMPEG
     V4L2 = cv2.CAP_V4L2
 
 
 class Property(IntEnum):
-    """Properties of a stream that sources use."""
+    """OpenCV's capture properties that sources use."""
 
     WIDTH = cv2.CAP_PROP_FRAME_WIDTH
     HEIGHT = cv2.CAP_PROP_FRAME_HEIGHT
@@ -47,16 +47,16 @@ class Property(IntEnum):
     THREADS = cv2.CAP_PROP_N_THREADS
 
 
-class Stream:
+class VideoCapture:
     """An open OpenCV capture.
 
     Args:
         source: address or path, opened literally.
-        backend: what reads it.
-        settings: properties that count while it opens.
-        name: what messages call it.
-        fault: what a refusal is called.
-        guess: its most likely reason, since OpenCV gives none.
+        backend: OpenCV backend that reads it.
+        settings: properties that must be set while it opens.
+        name: name for error messages.
+        fault: fault to report if it cannot be opened.
+        guess: most likely reason for that, since OpenCV reports none.
 
     Raises:
         RefusedError: OpenCV cannot open it.
@@ -65,7 +65,7 @@ class Stream:
     def __init__(
         self,
         source: str,
-        backend: Backend,
+        backend: CaptureBackend,
         settings: Mapping[Property, int],
         name: str,
         fault: SourceFault,
@@ -81,23 +81,23 @@ class Stream:
             raise RefusedError(fault, f"{name} cannot be opened", guess)
 
     def get(self, prop: Property) -> float | None:
-        """A property, or None where the backend knows none."""
+        """A property's value, or None if the backend reports none."""
         value = float(self._capture.get(int(prop)))
         return value if math.isfinite(value) else None
 
     def set(self, prop: Property, value: float) -> bool:
-        """Ask for a property; whether the backend says that it took it, which is no promise."""
+        """Request a property's value. Returns whether the backend claims to have accepted it, which is no guarantee."""
         return bool(self._capture.set(int(prop), value))
 
     def grab(self) -> bool:
-        """Go on to the next frame; False when none came."""
+        """Advance to the next frame. Returns False if there is none."""
         try:
             return bool(self._capture.grab())
         except cv2.error as exc:
             raise SourceError(SourceFault.CODEC, f"{self._name} cannot be read: {exc}") from exc
 
     def retrieve(self, out: Pixels | None) -> Pixels | None:
-        """The grabbed frame [H, W, 3] in BGR, in `out` if it fits; None when it cannot be decoded."""
+        """Decode the grabbed frame [H, W, 3] in BGR, into `out` if it fits. Returns None if it cannot be decoded."""
         try:
             found, image = self._capture.retrieve(out)
         except cv2.error as exc:
@@ -110,34 +110,34 @@ class Stream:
 
 
 def set_rtsp_transport(transport: str) -> None:
-    """Choose the RTSP transport of this process, which reads one source only."""
+    """Set the RTSP transport of this process, which reads one source only."""
     os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] = f"rtsp_transport;{transport}"
 
 
 def set_device_timeout(timeout_s: float) -> None:
-    """Choose how long a read of a V4L2 device waits, in whole seconds."""
+    """Set how long a read of a V4L2 device waits, rounded up to whole seconds."""
     os.environ["OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"] = str(math.ceil(timeout_s))
 
 
 def fourcc_number(text: str) -> int:
-    """A four-character code as OpenCV's number."""
+    """Convert a four-character code to OpenCV's number."""
     return int.from_bytes(text.encode("ascii"), "little")
 
 
 def fourcc_text(number: float | None) -> str:
-    """OpenCV's number as a four-character code, or an empty string."""
+    """Convert OpenCV's number to a four-character code; an empty string if it is none."""
     if number is None or not 0 < number < 2**32:
         return ""
     text = int(number).to_bytes(4, "little").decode("latin-1").rstrip(" \0")
     return text if text.isascii() and text.isprintable() else ""
 
 
-def decode_picture(data: bytes, *, as_stored: bool) -> npt.NDArray[np.generic] | None:
-    """Decode a picture file, or None.
+def decode_image(data: bytes, *, as_stored: bool) -> npt.NDArray[np.generic] | None:
+    """Decode an image file. Returns None if it cannot be decoded.
 
     Args:
         data: the file's bytes.
-        as_stored: channels, depth and orientation as in the file; if not, BGR of 8 bits, turned upright.
+        as_stored: whether to keep the file's channels, depth and orientation; if not, 8-bit BGR, upright.
     """
     flags = cv2.IMREAD_UNCHANGED if as_stored else cv2.IMREAD_COLOR
     try:
@@ -150,5 +150,5 @@ def _as_pixels(image: npt.NDArray[np.generic]) -> Pixels:
     if image.ndim == 2:
         return np.repeat(image.astype(np.uint8, copy=False)[:, :, None], 3, axis=2)
     if image.dtype != np.uint8 or image.shape[2] != 3:
-        raise SourceError(SourceFault.CODEC, f"frames are {image.dtype} {image.shape}, not 3 channels of 8 bits")
+        raise SourceError(SourceFault.CODEC, f"frames are {image.dtype} {image.shape} (expected 3 channels of 8 bits)")
     return image.astype(np.uint8, copy=False)

@@ -1,44 +1,71 @@
-"""Looks at what a path means: a video file, pictures (a file, a folder, a glob) or a device file. Needs no OpenCV."""
+"""Paths as a kind of source: a video file, images (a file, a folder, a glob) or a device file. Needs no OpenCV."""
 
 import glob
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from ..errors import SourceError, SourceFault
+from .spec import SourceKind, SourceSpec, unreadable
 
-PICTURE_SUFFIXES = frozenset(
+if TYPE_CHECKING:
+    from ..config import CameraConfig
+    from .reader import Reader
+
+IMAGE_SUFFIXES = frozenset(
     {".bmp", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 )
+_FILE_SCHEME = "file://"
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
-    """Pictures in the order in which they are played, at least one."""
+class PathSpec(SourceSpec):
+    """A path or glob; the file system decides what it is."""
+
+    path: str
+
+    def check(self) -> None:
+        """See `SourceSpec`."""
+        locate(self.path)
+
+    def load(self, config: "CameraConfig") -> "Callable[[], Reader]":
+        """See `SourceSpec`."""
+        locate(self.path)  # a missing file is reported before OpenCV is loaded
+        from . import opencv  # noqa: F401  # loaded before the source counts as opened
+
+        return lambda: open_path(self.path, config)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
+    """Image files in the order in which they are played, at least one."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Video:
-    """A file that is no picture by its suffix."""
+class VideoFile:
+    """A file without the suffix of an image."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceFile:
     """A character device."""
 
     path: str
 
 
-Located = Pictures | Video | Device
+LocatedPath = ImageFiles | VideoFile | DeviceFile
 
 
-def locate(path: str) -> Located:
-    """Find what lies at a path; a path that exists is taken literally, even if it looks like a glob.
+def locate(path: str) -> LocatedPath:
+    """Find out what a path is. A path that exists is taken literally, even if it looks like a glob.
 
     Raises:
         SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`, each with what is wrong.
@@ -52,20 +79,41 @@ def locate(path: str) -> Located:
         fault = SourceFault.PERMISSION if isinstance(exc, PermissionError) else SourceFault.UNREADABLE
         raise SourceError(fault, f"{path} cannot be reached: {exc.strerror}") from exc
     if stat.S_ISCHR(mode):
-        return Device(path)
+        return DeviceFile(path)
     if stat.S_ISDIR(mode):
-        return Pictures(tuple(list_pictures(path)))
+        return ImageFiles(tuple(list_images(path)))
     return _located([path], path)
+
+
+def open_path(path: str, config: "CameraConfig") -> "Reader":
+    """Find out what a path is now, and open it.
+
+    Raises:
+        SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`, each with what is wrong.
+    """
+    match locate(path):
+        case ImageFiles(paths):
+            from .images import ImagesReader
+
+            return ImagesReader(paths)
+        case VideoFile(path):
+            from .video import open_file
+
+            return open_file(path, config)
+        case DeviceFile(path):
+            from .v4l2 import open_device
+
+            return open_device(path, config)
 
 
 def match_files(pattern: str) -> list[str]:
     """The files that a glob matches, in natural order.
 
     Raises:
-        SourceError: `MISSING`: no glob and no file, or a glob that matches nothing.
+        SourceError: `MISSING`: neither a glob nor a file, or a glob without a match.
     """
     if not glob.has_magic(pattern):
-        hint = ": printf patterns are not used, give the folder or a glob" if re.search(r"%0?\d*d", pattern) else ""
+        hint = ": printf patterns are not supported, use the folder or a glob" if _is_printf(pattern) else ""
         raise SourceError(SourceFault.MISSING, f"there is no file or folder {pattern}{hint}")
     found = [path for path in glob.glob(pattern) if not os.path.isdir(path)]
     if not found:
@@ -73,39 +121,64 @@ def match_files(pattern: str) -> list[str]:
     return sorted(found, key=natural_key)
 
 
-def list_pictures(folder: str) -> list[str]:
-    """A folder's pictures by suffix, in natural order; what cannot be decoded among them is found out later.
+def list_images(folder: str) -> list[str]:
+    """A folder's images by their suffix, in natural order. Files that cannot be decoded are found out later.
 
     Raises:
-        SourceError: `MISSING`: none is there. `PERMISSION`, `UNREADABLE`.
+        SourceError: `MISSING`: the folder has none. `PERMISSION`, `UNREADABLE`.
     """
     try:
-        names = [name for name in os.listdir(folder) if is_picture(name)]
+        names = [name for name in os.listdir(folder) if is_image(name)]
     except OSError as exc:
         fault = SourceFault.PERMISSION if isinstance(exc, PermissionError) else SourceFault.UNREADABLE
         raise SourceError(fault, f"folder {folder} cannot be listed: {exc.strerror}") from exc
     if not names:
-        suffixes = " ".join(sorted(PICTURE_SUFFIXES))
-        raise SourceError(SourceFault.MISSING, f"folder {folder} has no pictures ({suffixes})")
+        suffixes = " ".join(sorted(IMAGE_SUFFIXES))
+        raise SourceError(SourceFault.MISSING, f"folder {folder} has no images ({suffixes})")
     return [os.path.join(folder, name) for name in sorted(names, key=natural_key)]
 
 
-def _located(found: list[str], asked: str) -> Located:
-    pictures = tuple(path for path in found if is_picture(path))
-    if pictures:
-        return Pictures(pictures)
-    if len(found) == 1:
-        return Video(found[0])
-    message = f"{asked} matches {len(found)} files, none of which is a picture: one video is one source"
-    raise SourceError(SourceFault.UNREADABLE, message)
-
-
-def is_picture(name: str) -> bool:
-    """Whether a file's suffix is that of a picture."""
-    return os.path.splitext(name)[1].lower() in PICTURE_SUFFIXES
+def is_image(name: str) -> bool:
+    """Whether a file's suffix is that of an image."""
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 def natural_key(name: str) -> tuple[list[tuple[str, int]], str]:
-    """Sorts `f2` before `f10`: runs of digits count as numbers; equal ones (`f1`, `f01`) by their spelling."""
+    """Sort key that puts `f2` before `f10`: runs of digits count as numbers; ties (`f1`, `f01`) sort by spelling."""
     pieces = re.split(r"([0-9]+)", name.casefold())
     return [(text, int(number)) for text, number in zip(pieces[::2], [*pieces[1::2], "0"], strict=True)], name
+
+
+def _located(found: list[str], path: str) -> LocatedPath:
+    images = tuple(path for path in found if is_image(path))
+    if images:
+        return ImageFiles(images)
+    if len(found) == 1:
+        return VideoFile(found[0])
+    message = f"{path} matches {len(found)} files, none of which is an image; a video file is a source of its own"
+    raise SourceError(SourceFault.UNREADABLE, message)
+
+
+def _is_printf(pattern: str) -> bool:
+    return re.search(r"%0?\d*d", pattern) is not None
+
+
+def _parse(text: str) -> PathSpec | None:
+    scheme, separator, rest = text.partition("://")
+    if not separator or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        return PathSpec(text)
+    if f"{scheme.lower()}://" != _FILE_SCHEME:
+        return None
+    host, slash, path = rest.partition("/")
+    if host not in ("", "localhost") or not slash:
+        raise unreadable("the address names a file on another host: write file:///path or the plain path")
+    return PathSpec(unquote(slash + path))
+
+
+PATH = SourceKind(
+    name="a path to a video, an image or a folder of images",
+    forms=("/data/clip.mp4", "/data/frames", "/data/frames/*.png", "file:///data/clip.mp4"),
+    schemes=(_FILE_SCHEME,),
+    parse=_parse,
+    ends=True,
+)

@@ -1,4 +1,4 @@
-"""What every source gives a capture process: the `Reader` protocol, and what an opened source says of itself."""
+"""The `Reader` protocol, which every source implements for the capture process, and the values that it returns."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,18 +9,18 @@ from ..frames import Pixels
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """What an opened source says of itself. Containers and drivers are often wrong: use the numbers as hints.
+    """Properties that an opened source reports. Containers and drivers are often wrong: treat the numbers as hints.
 
     Attributes:
-        backend: what reads it: `ffmpeg`, `v4l2`, `images` or `synthetic`.
-        width: in pixels as reported; each frame has its own size. 0 where only the first frame will tell.
-        height: in pixels, likewise.
-        fps: frames a second as reported, or None.
-        codec: four-character code of the coding, or an empty string.
-        frame_count: frames as reported, or None where unknown or endless.
+        backend: the reader: `ffmpeg`, `v4l2`, `images` or `synthetic`.
+        width: reported width in pixels; each frame has its own size. 0 if only the first frame will show it.
+        height: reported height in pixels, likewise.
+        fps: reported frames per second, or None.
+        codec: four-character code of the codec, or an empty string.
+        frame_count: reported number of frames, or None if unknown or endless.
         finite: whether the source ends.
-        live: whether frames come when they please (a camera); if not, they are read when they are wanted.
-        notes: what differs from what was asked for, as sentences for people.
+        live: whether frames arrive at the source's own pace (a camera); if not, they are read on demand.
+        notes: differences from what was requested, as sentences for people.
     """
 
     backend: str
@@ -36,11 +36,11 @@ class SourceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Grabbed:
-    """A frame that was reached, and not decoded yet.
+    """A frame that has been read but not decoded.
 
     Attributes:
         pts_ns: the container's presentation time in nanoseconds, or None.
-        lost: damaged frames that were gone past on the way.
+        lost: number of damaged frames skipped before it.
     """
 
     pts_ns: int | None = None
@@ -48,10 +48,10 @@ class Grabbed:
 
 
 class RefusedError(SourceError):
-    """A source cannot be opened, and the library does not say why, unless on its standard error.
+    """A source cannot be opened, and the library reports no reason, except perhaps on standard error.
 
     Attributes:
-        guess: the most likely reason, should nothing better be found.
+        guess: the most likely reason, used if standard error shows no better one.
     """
 
     def __init__(self, fault: SourceFault, message: str, guess: str) -> None:
@@ -60,29 +60,29 @@ class RefusedError(SourceError):
 
 
 class UnreadableImage(Exception):
-    """One picture of a source cannot be decoded; the next one may. The message names it."""
+    """One image of a source cannot be decoded; the next one may be fine. The message names it."""
 
 
 class Reader(Protocol):
-    """An open source, read by one thread."""
+    """An open source. Belongs to one thread."""
 
     info: SourceInfo
 
     def grab(self) -> Grabbed | None:
-        """Go on to the next frame, waiting for it; None at the end.
+        """Wait for the next frame and advance to it. Returns None at the end.
 
         Raises:
             SourceError: the source failed.
         """
 
     def retrieve(self, out: Pixels | None) -> Pixels:
-        """Decode the frame: uint8 [height, width, 3], BGR.
+        """Decode the grabbed frame: uint8 [height, width, 3], BGR.
 
         Args:
-            out: where to put it if its size fits. The result is `out` itself then, else memory of the reader's.
+            out: array to decode into if its shape fits; then the result is `out` itself, else memory of the reader.
 
         Raises:
-            UnreadablePicture: this frame cannot be decoded.
+            UnreadableImage: this frame cannot be decoded.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Keeps secrets out of everything people read: addresses of cameras hold passwords, and libraries quote addresses."""
+"""Masks secrets in text for people: camera addresses contain passwords, and libraries quote addresses."""
 
 import base64
 import re
@@ -6,10 +6,10 @@ from urllib.parse import quote, unquote
 
 MASK = "***"
 SAFE_IN_USERINFO = ":%!$&()*+,;=~"
-"""What user information may hold as it is, percent signs of what is encoded already among it."""
+"""Characters that need no encoding in user information, including the percent sign of what is already encoded."""
 SHORTEST = 4
-"""Characters of a secret that is masked wherever it stands. Shorter ones are in many a word, and are masked only where
-they stand as a password: masking every `p` would leave little of `rtsp`, and tell what the password is."""
+"""Length from which a secret is masked wherever it occurs. A shorter one is part of many words, and is masked only in
+the position of a password: masking every `p` would leave little of `rtsp`, and give the password away."""
 _SECRET_KEYS = r"pass\w*|pwd|\w*token|\w*auth|\w*secret|sig|signature|\w*key|credentials?"
 _QUERY = re.compile(rf"([?&;](?:{_SECRET_KEYS})=)([^&\s\"'<>]*)", re.IGNORECASE)
 _USERINFO = re.compile(r"(\w[\w+.-]*://)[^\s\"'<>]*@")
@@ -22,7 +22,7 @@ _IP_ADDRESS = re.compile(rf"(?:{_IPV6}|\d+\.\d+\.\d+\.\d+)(?=[:/?#]|$)")
 def split_userinfo(url: str) -> tuple[str, str | None, str]:
     """Split an address into `scheme://`, user information (as written, or None) and the rest.
 
-    As the standard and FFmpeg do: user information ends at the last `@` before the first `/`, `?` or `#`.
+    Follows the standard and FFmpeg: user information ends at the last `@` before the first `/`, `?` or `#`.
     """
     scheme, _, body = url.partition("://")
     userinfo, at, _ = _authority(body).rpartition("@")
@@ -32,15 +32,16 @@ def split_userinfo(url: str) -> tuple[str, str | None, str]:
 def is_ambiguous(url: str) -> bool:
     """Whether the user information of an address might end elsewhere than `split_userinfo` says.
 
-    So it is with two `@` before the first `/`, `?` or `#`, and with one behind it, unless all before it is a host and
-    the beginning of a path by its looks: a piece of a password that is written as it is would be taken for the host.
+    That is the case with two `@` before the first `/`, `?` or `#`, and with an `@` after it, unless everything before
+    that `@` looks like a host and the beginning of a path. Otherwise a piece of an unencoded password would be taken
+    for the host.
     """
     body = url.partition("://")[2]
     authority = _authority(body)
     if "@" not in body[len(authority) :]:
         return authority.count("@") > 1
     before, _, after = body.rpartition("@")
-    if _IP_ADDRESS.match(after):  # rather the camera's than the rest of a path
+    if _IP_ADDRESS.match(after):  # more likely the camera's address than the rest of a path
         return True
     # `admin:12/34@host` and `ad/min:1234@host` are more likely a user and a password than a host, a port and a path.
     return not _CLEARLY_HOST.fullmatch(authority) and (not authority or "@" in authority or ":" in before)
@@ -51,30 +52,30 @@ def _authority(body: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """The address without user information and secret query values: everything up to the last `@` is masked."""
+    """Mask user information (everything up to the last `@`) and secret query values of an address."""
     if "://" not in url:
         return url
     return _QUERY.sub(rf"\1{MASK}", _USERINFO.sub(rf"\1{MASK}@", url))
 
 
 def mask(text: str, source: str) -> str:
-    """A text without the secrets of a source, in whatever spelling a library quotes them, or of any address.
+    """Mask a source's secrets in a text, in any spelling that a library may quote, and those of any other address.
 
-    The pieces of a password count as secrets, since a library may split an address elsewhere than it ends.
+    Pieces of a password count as secrets too, since a library may split an address in the wrong place.
     """
     for secret in sorted(secrets_of(source) | _pieces(source), key=len, reverse=True):
         if len(secret) >= SHORTEST:
             text = text.replace(secret, MASK)
         else:
-            behind = r"(?!\w)" if ":" in secret else "(?=@)"  # a user with its password, or the latter alone
-            text = re.sub(rf"(?<!\w){re.escape(secret)}{behind}", MASK, text)
+            after = r"(?!\w)" if ":" in secret else "(?=@)"  # `user:password`, or the password alone
+            text = re.sub(rf"(?<!\w){re.escape(secret)}{after}", MASK, text)
     return redact_url(text) if "://" in text else _QUERY.sub(rf"\1{MASK}", text)
 
 
 def secrets_of(source: str) -> frozenset[str]:
-    """The secrets in a source: passwords and secret query values; as written, decoded, encoded, and as in HTTP headers.
+    """Passwords and secret query values of a source: as written, decoded, encoded, and as in HTTP headers.
 
-    Where an address can be read in several ways, the secrets of every reading are in the set.
+    If an address can be read in several ways, the set has the secrets of every reading.
     """
     if source.startswith(("/", ".", "~")) or not ("@" in source or "?" in source):
         return frozenset()

@@ -1,103 +1,106 @@
-"""A scene without a camera: a textured wall that a camera pans over; seed and number decide every pixel."""
+"""The built-in scene as a kind of source: `synthetic:`, with options behind a question mark."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_type_hints
+from urllib.parse import parse_qsl
 
-import numpy as np
-import numpy.typing as npt
+from .redact import mask
+from .spec import SourceKind, SourceSpec, unreadable
 
-from ..frames import Pixels
-from .reader import Grabbed, SourceInfo
-from .spec import SyntheticSpec
+if TYPE_CHECKING:
+    from ..config import CameraConfig
+    from ..frames import Size
+    from .reader import Reader
+    from .scene import SyntheticScene
 
-_CELLS = ((96, 0.5), (24, 0.3), (8, 0.2))
-"""Size in pixels of the texture's blobs, and how much of the contrast each size has."""
 
+@dataclass(frozen=True, slots=True)
+class SyntheticSpec(SourceSpec):
+    """The built-in scene.
 
-class SyntheticScene:
-    """The pictures of a scene by number.
-
-    Args:
-        spec: its size, seed and period.
+    Attributes:
+        width: pixels.
+        height: pixels.
+        fps: frames per second in live mode.
+        seed: seed of the texture and the camera's path.
+        frames: number of frames until the scene ends, or 0 for no end.
+        period: number of frames until the camera is back at its start.
     """
 
-    def __init__(self, spec: SyntheticSpec) -> None:
-        self._spec = spec
-        self._reach = max(16, min(spec.width, spec.height) // 2)
-        self._texture = _texture(spec.height + self._reach, spec.width + self._reach, spec.seed)
+    width: int = 640
+    height: int = 480
+    fps: float = 30.0
+    seed: int = 0
+    frames: int = 0
+    period: int = 300
 
-    def picture(self, number: int) -> Pixels:
-        """Picture `number`, from 0: uint8 [height, width, 3], a read-only view of the wall."""
-        turn = 2 * math.pi * (number % self._spec.period) / self._spec.period
-        x = round(self._reach * (0.5 - 0.5 * math.cos(turn)))
-        y = round(self._reach * (0.5 + 0.5 * math.sin(2 * turn)))
-        return self._texture[y : y + self._spec.height, x : x + self._spec.width]
+    @property
+    def frame_size(self) -> "Size":
+        """See `SourceSpec`."""
+        return self.width, self.height
 
+    def load(self, config: "CameraConfig") -> "Callable[[], Reader]":
+        """See `SourceSpec`."""
+        from .scene import SyntheticReader
 
-class SyntheticReader:
-    """Reads the scene as a source."""
+        return lambda: SyntheticReader(self.scene(), fps=self.fps, frames=self.frames)
 
-    def __init__(self, spec: SyntheticSpec) -> None:
-        self._scene = SyntheticScene(spec)
-        self._numbers: Iterator[int] = iter(range(spec.frames or 2**62))
-        self._number = 0
-        self._fps = spec.fps
-        self.info = SourceInfo(
-            backend="synthetic",
-            width=spec.width,
-            height=spec.height,
-            fps=spec.fps,
-            frame_count=spec.frames or None,
-            finite=spec.frames > 0,
-        )
+    def scene(self) -> "SyntheticScene":
+        """The images of this scene, by number."""
+        from .scene import SyntheticScene
 
-    def grab(self) -> Grabbed | None:
-        """See `Reader`."""
-        number = next(self._numbers, None)
-        if number is None:
-            return None
-        self._number = number
-        return Grabbed(pts_ns=round(number * 1e9 / self._fps))
-
-    def retrieve(self, out: Pixels | None) -> Pixels:
-        """See `Reader`."""
-        picture = self._scene.picture(self._number)
-        if out is None or out.shape != picture.shape:
-            return picture
-        np.copyto(out, picture)
-        return out
-
-    def close(self) -> None:
-        """See `Reader`."""
+        return SyntheticScene(self.width, self.height, seed=self.seed, period=self.period)
 
 
-def _texture(height: int, width: int, seed: int) -> Pixels:
-    planes = [_plane(height, width, seed * 3 + channel) for channel in range(3)]
-    texture = np.stack(planes, axis=-1)  # [H, W, 3]
-    texture.flags.writeable = False
-    return texture
+def _parse(text: str) -> SyntheticSpec | None:
+    if text != "synthetic" and not text.startswith("synthetic:"):
+        return None
+    try:
+        return _from_options(text.removeprefix("synthetic").removeprefix(":"))
+    except ValueError as exc:
+        raise unreadable(mask(f"synthetic: {exc}", text)) from None  # the text may contain an address
 
 
-def _plane(height: int, width: int, seed: int) -> Pixels:
-    plane = np.zeros((height, width), np.float32)
-    for number, (cell, weight) in enumerate(_CELLS):
-        lattice = _noise(height // cell + 2, width // cell + 2, seed * len(_CELLS) + number)
-        plane += np.float32(weight) * _enlarge(_enlarge(lattice, height, cell).T, width, cell).T
-    levels: Pixels = np.clip(np.rint((plane - 0.5) * 400 + 128), 0, 255).astype(np.uint8)
-    return levels
+def _from_options(text: str) -> SyntheticSpec:
+    types = get_type_hints(SyntheticSpec)
+    options: dict[str, int | float] = {}
+    if text and not text.startswith("?"):
+        raise ValueError(f"is followed by {text!r}: expected synthetic:?width=640&height=480&fps=30&seed=0")
+    for key, value in parse_qsl(text[1:], keep_blank_values=True, separator="&"):
+        if key not in types:
+            raise ValueError(f"has no option {key!r} (known: {', '.join(types)})")
+        options[key] = _number(key, value, types[key])
+    spec = SyntheticSpec(**options)  # type: ignore[arg-type]  # each value has its field's type
+    _check_ranges(spec)
+    return spec
 
 
-def _enlarge(lattice: npt.NDArray[np.float32], size: int, cell: int) -> npt.NDArray[np.float32]:
-    place = np.arange(size)
-    low = place // cell
-    share = ((place % cell) / np.float32(cell)).astype(np.float32)[:, None]
-    return lattice[low] * (1 - share) + lattice[low + 1] * share
+def _number(key: str, value: str, kind: type[int] | type[float]) -> int | float:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{key} takes a number, got {value!r}") from None
 
 
-def _noise(rows: int, columns: int, seed: int) -> npt.NDArray[np.float32]:
-    # A hash of the place, not numpy's generator: its stream may differ between releases. Constants of MurmurHash3.
-    y, x = np.meshgrid(np.arange(rows, dtype=np.uint32), np.arange(columns, dtype=np.uint32), indexing="ij")
-    value = (x * np.uint32(0x9E3779B1)) ^ (y * np.uint32(0x85EBCA77)) ^ np.uint32(seed * 0xC2B2AE3D % 2**32)
-    for factor in (0x85EBCA6B, 0xC2B2AE35):
-        value = (value ^ (value >> np.uint32(15))) * np.uint32(factor)
-    return ((value ^ (value >> np.uint32(16))) >> np.uint32(8)).astype(np.float32) / np.float32(2**24)
+def _check_ranges(spec: SyntheticSpec) -> None:
+    for name, low, high in (
+        ("width", 8, 8192),
+        ("height", 8, 8192),
+        ("fps", 0.01, 10000),
+        ("seed", 0, 2**32 - 1),
+        ("frames", 0, 2**62),
+        ("period", 1, 2**31),
+    ):
+        value = getattr(spec, name)
+        if not low <= value <= high:
+            raise ValueError(f"{name} is {low} to {high}, got {value}")
+
+
+SYNTHETIC = SourceKind(
+    name="the synthetic scene",
+    forms=("synthetic:", "synthetic:?width=640&height=480&fps=30&seed=0"),
+    schemes=("synthetic:",),
+    parse=_parse,
+    ends=True,
+)

@@ -1,4 +1,4 @@
-"""V4L2 devices (USB cameras), read by OpenCV's V4L2 backend and no other."""
+"""Reads V4L2 devices (USB cameras) through OpenCV's V4L2 backend."""
 
 import errno
 import glob
@@ -9,14 +9,14 @@ from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
 from ..frames import Pixels
 from . import opencv
-from .opencv import Backend, Property, Stream
+from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, SourceInfo, UnreadableImage
 
-_BUSY = "another program uses it, or it is no camera"
+_BUSY = "another program uses it, or it is not a camera"
 
 
 def open_device(path: str, config: CameraConfig) -> "DeviceReader":
-    """Open a device. A link (`/dev/v4l/by-id/...`) is followed anew each time: replugging changes numbers.
+    """Open a device. A link (`/dev/v4l/by-id/...`) is resolved again each time: replugging changes device numbers.
 
     Raises:
         SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`.
@@ -24,25 +24,25 @@ def open_device(path: str, config: CameraConfig) -> "DeviceReader":
     opencv.set_device_timeout(config.stall_timeout_s)
     target = os.path.realpath(path)
     check_device(path, target)
-    return DeviceReader(path, config, Stream(target, Backend.V4L2, {}, path, SourceFault.REFUSED, _BUSY))
+    capture = VideoCapture(target, CaptureBackend.V4L2, {}, path, SourceFault.REFUSED, _BUSY)
+    return DeviceReader(path, config, capture)
 
 
 class DeviceReader:
     """An open device.
 
     Args:
-        path: what messages call it.
-        config: what is asked of it: pixel format, then size, then rate; the later ones depend on the earlier.
-        stream: what reads it; closed with the reader.
+        path: name for error messages.
+        config: requested pixel format, size and rate, set in this order: each depends on the ones before.
+        capture: OpenCV's side of the device; closed with the reader.
     """
 
-    def __init__(self, path: str, config: CameraConfig, stream: Stream) -> None:
+    def __init__(self, path: str, config: CameraConfig, capture: VideoCapture) -> None:
         self._path = path
-        self._stream = stream
-        asked = _asked(config)
-        for prop, value in asked.items():
-            stream.set(prop, value)
-        got = {prop: stream.get(prop) for prop in (Property.FOURCC, Property.WIDTH, Property.HEIGHT, Property.FPS)}
+        self._capture = capture
+        for prop, value in _requested(config).items():
+            capture.set(prop, value)
+        got = {prop: capture.get(prop) for prop in (Property.FOURCC, Property.WIDTH, Property.HEIGHT, Property.FPS)}
         fps = got[Property.FPS]
         self.info = SourceInfo(
             backend="v4l2",
@@ -57,30 +57,27 @@ class DeviceReader:
 
     def grab(self) -> Grabbed | None:
         """See `Reader`."""
-        if not self._stream.grab():
-            gone = not os.path.exists(self._path)
-            reason = (
-                "it was unplugged"
-                if gone
-                else "no frame came: unplugged, or too little USB bandwidth (try fourcc MJPG)"
-            )
-            raise SourceError(SourceFault.MISSING if gone else SourceFault.STALLED, f"{self._path} stopped: {reason}")
+        if not self._capture.grab():
+            if not os.path.exists(self._path):
+                raise SourceError(SourceFault.MISSING, f"{self._path} stopped: it was unplugged")
+            reason = "no frame arrived: too little USB bandwidth (try fourcc MJPG), or unplugged"
+            raise SourceError(SourceFault.STALLED, f"{self._path} stopped: {reason}")
         return Grabbed()
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`."""
-        pixels = self._stream.retrieve(out)
+        pixels = self._capture.retrieve(out)
         if pixels is None:
             raise UnreadableImage(f"a frame of {self._path} cannot be decoded")
         return pixels
 
     def close(self) -> None:
         """See `Reader`."""
-        self._stream.close()
+        self._capture.close()
 
 
 def check_device(path: str, target: str) -> None:
-    """Open and close a device file, for a reason in words, which OpenCV does not give.
+    """Open and close a device file to find out why it cannot be opened, which OpenCV does not report.
 
     Raises:
         SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`.
@@ -88,10 +85,10 @@ def check_device(path: str, target: str) -> None:
     try:
         os.close(os.open(target, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
     except FileNotFoundError as exc:
-        raise SourceError(SourceFault.MISSING, f"there is no device {path}: {_present()}") from exc
+        raise SourceError(SourceFault.MISSING, f"there is no device {path} ({_present()})") from exc
     except PermissionError as exc:
-        advice = "add it to group video (usermod -aG video USER; SupplementaryGroups=video in a systemd unit)"
-        raise SourceError(SourceFault.PERMISSION, f"device {path} may not be opened by this user: {advice}") from exc
+        advice = "add the user to group video (usermod -aG video USER; SupplementaryGroups=video in a systemd unit)"
+        raise SourceError(SourceFault.PERMISSION, f"this user may not open device {path}: {advice}") from exc
     except OSError as exc:
         fault = SourceFault.MISSING if exc.errno in (errno.ENXIO, errno.ENODEV) else SourceFault.UNREADABLE
         raise SourceError(fault, f"device {path} cannot be opened: {exc.strerror}") from exc
@@ -99,7 +96,7 @@ def check_device(path: str, target: str) -> None:
 
 def _present() -> str:
     found = sorted(glob.glob("/dev/v4l/by-id/*")) or sorted(glob.glob("/dev/video*"))
-    return f"present are {', '.join(found)}" if found else "no video device is present"
+    return f"found: {', '.join(found)}" if found else "no video device was found"
 
 
 def _renaming(path: str) -> tuple[str, ...]:
@@ -107,18 +104,18 @@ def _renaming(path: str) -> tuple[str, ...]:
         return ()
     links = [link for link in sorted(glob.glob("/dev/v4l/by-id/*")) if os.path.realpath(link) == path]
     better = links[0] if links else "its link in /dev/v4l/by-id or by-path"
-    return (f"the number of {path} can change when cameras are plugged in anew: {better} stays",)
+    return (f"the number of {path} can change when cameras are replugged: {better} is stable",)
 
 
-def _asked(config: CameraConfig) -> dict[Property, float]:
-    asked: dict[Property, float] = {}
+def _requested(config: CameraConfig) -> dict[Property, float]:
+    requested: dict[Property, float] = {}
     if config.fourcc is not None:
-        asked[Property.FOURCC] = opencv.fourcc_number(config.fourcc)
+        requested[Property.FOURCC] = opencv.fourcc_number(config.fourcc)
     if config.size is not None:
-        asked[Property.WIDTH], asked[Property.HEIGHT] = config.size
+        requested[Property.WIDTH], requested[Property.HEIGHT] = config.size
     if config.fps is not None:
-        asked[Property.FPS] = config.fps
-    return asked
+        requested[Property.FPS] = config.fps
+    return requested
 
 
 def _differences(config: CameraConfig, got: dict[Property, float | None]) -> list[str]:
@@ -126,10 +123,10 @@ def _differences(config: CameraConfig, got: dict[Property, float | None]) -> lis
     size = (int(got[Property.WIDTH] or 0), int(got[Property.HEIGHT] or 0))
     codec = opencv.fourcc_text(got[Property.FOURCC])
     if config.fourcc is not None and codec != config.fourcc.rstrip():
-        notes.append(f"asked {config.fourcc}, got {codec or 'an unknown format'}")
+        notes.append(f"requested {config.fourcc}, got {codec or 'an unknown format'}")
     if config.size is not None and size != config.size:
-        notes.append(f"asked {config.size[0]}x{config.size[1]}, got {size[0]}x{size[1]}")
+        notes.append(f"requested {config.size[0]}x{config.size[1]}, got {size[0]}x{size[1]}")
     fps = got[Property.FPS]
     if config.fps is not None and (fps is None or abs(fps - config.fps) > 0.5):
-        notes.append(f"asked {config.fps:g} frames/s, got {'an unknown rate' if fps is None else f'{fps:g}'}")
+        notes.append(f"requested {config.fps:g} frames/s, got {'an unknown rate' if fps is None else f'{fps:g}'}")
     return notes

@@ -1,4 +1,4 @@
-"""Video files and network streams, read by OpenCV's FFmpeg backend."""
+"""Reads video files and network streams through OpenCV's FFmpeg backend."""
 
 import os
 import sys
@@ -11,25 +11,25 @@ from ..errors import SourceError, SourceFault
 from ..frames import Pixels
 from . import opencv
 from .ffmpeg_log import FFmpegLog
-from .opencv import Backend, Property, Stream
+from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, RefusedError, SourceInfo, UnreadableImage
 from .redact import redact_url
 
 _ATTEMPTS = 1000
-"""Damaged frames in a row that are gone past: OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
-_LOGIN_UNKNOWN = "it asks for a login (401) in no way that FFmpeg knows, which are Basic and Digest"
-_MOST_FPS = 1000.0
-_MOST_FRAMES = 10**9
+"""Damaged frames in a row that are skipped. OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
+_LOGIN_UNKNOWN = "it asks for a login (401) that FFmpeg does not support (supported: Basic and Digest)"
+_MAX_FPS = 1000.0
+_MAX_FRAMES = 10**9
 
 
 def open_file(path: str, config: CameraConfig) -> "VideoReader":
-    """Open a video file by its name as it is: `%`, `#` and spaces mean nothing.
+    """Open a video file by its literal name: `%`, `#` and spaces have no special meaning.
 
     Raises:
         SourceError: `UNREADABLE`, `PERMISSION`, `MISSING`.
     """
     _check_file(path)
-    guess = "it holds no video, or none in a format that this build of FFmpeg knows"
+    guess = "it contains no video, or none in a format that this build of FFmpeg supports"
     return _open(os.path.abspath(path), config, path, SourceFault.UNREADABLE, guess, network=False)
 
 
@@ -37,10 +37,10 @@ def open_stream(url: str, config: CameraConfig) -> "VideoReader":
     """Open a network stream.
 
     Raises:
-        SourceError: `CODEC`; FFmpeg tells the real reason on its standard error only.
+        SourceError: `CODEC`; FFmpeg prints the real reason on standard error only.
     """
     opencv.set_rtsp_transport(config.transport)
-    return _open(url, config, redact_url(url), SourceFault.CODEC, "it answered with no stream that FFmpeg knows")
+    return _open(url, config, redact_url(url), SourceFault.CODEC, "its response is not a stream that FFmpeg supports")
 
 
 def _open(
@@ -49,7 +49,7 @@ def _open(
     with ExitStack() as opened:
         log = opened.enter_context(closing(FFmpegLog()))
         try:
-            stream = Stream(source, Backend.FFMPEG, _settings(config), name, fault, guess)
+            capture = VideoCapture(source, CaptureBackend.FFMPEG, _settings(config), name, fault, guess)
         except RefusedError as refusal:
             log.catch_up()
             if log.login_unknown:
@@ -57,51 +57,53 @@ def _open(
             raise
         log.catch_up()
         ends = not network or (config.mode is CaptureMode.LOSSLESS and _is_file(source, log.container))
-        reader = VideoReader(stream, log, name, ends=ends, timeout_s=config.stall_timeout_s)
+        reader = VideoReader(capture, log, name, ends=ends, timeout_s=config.stall_timeout_s)
         opened.pop_all()
         return reader
 
 
 class DecoderLog(Protocol):
-    """What a reader hears from FFmpeg's log; see `FFmpegLog`."""
+    """The part of `FFmpegLog` that a reader uses."""
 
-    set_ups: int
+    decoder_setups: int
     cut_off: bool
 
     def catch_up(self) -> None:
-        """Take in all that was printed until now."""
+        """See `FFmpegLog`."""
 
     def close(self) -> None:
-        """Stop listening."""
+        """See `FFmpegLog`."""
 
 
 class VideoReader:
-    """An open file or stream. Its end is an end only if it is finite; else it is a failure.
+    """An open file or stream. The end of a finite one is its end; of any other it is a failure.
 
     Args:
-        stream: what reads it; closed with the reader.
-        log: what FFmpeg prints; closed with the reader.
-        name: what messages call it.
+        capture: OpenCV's side of it; closed with the reader.
+        log: FFmpeg's log; closed with the reader.
+        name: name for error messages.
         ends: whether it is a file. A stream that announces its length is finite too.
         timeout_s: seconds of silence after which a read gives up.
     """
 
-    def __init__(self, stream: Stream, log: DecoderLog, name: str, *, ends: bool, timeout_s: float = 0.0) -> None:
-        self._stream = stream
+    def __init__(
+        self, capture: VideoCapture, log: DecoderLog, name: str, *, ends: bool, timeout_s: float = 0.0
+    ) -> None:
+        self._capture = capture
         self._log = log
-        self._set_ups: int | None = None
+        self._decoder_setups: int | None = None
         self._timeout_s = timeout_s
         self._name = name
         self._position_ms: float | None = None
-        stream.set(Property.AUTO_ORIENTATION, 1)  # its default has changed between OpenCV's releases
-        frames = _plausible(stream.get(Property.FRAME_COUNT), _MOST_FRAMES)
+        capture.set(Property.AUTO_ORIENTATION, 1)  # the default has changed between OpenCV releases
+        frames = _plausible(capture.get(Property.FRAME_COUNT), _MAX_FRAMES)
         finite = ends or frames is not None
         self.info = SourceInfo(
             backend="ffmpeg",
-            width=int(stream.get(Property.WIDTH) or 0),
-            height=int(stream.get(Property.HEIGHT) or 0),
-            fps=_plausible(stream.get(Property.FPS), _MOST_FPS),
-            codec=opencv.fourcc_text(stream.get(Property.FOURCC)),
+            width=int(capture.get(Property.WIDTH) or 0),
+            height=int(capture.get(Property.HEIGHT) or 0),
+            fps=_plausible(capture.get(Property.FPS), _MAX_FPS),
+            codec=opencv.fourcc_text(capture.get(Property.FOURCC)),
             frame_count=None if frames is None else int(frames),
             finite=finite,
             live=not finite,
@@ -109,12 +111,12 @@ class VideoReader:
 
     def grab(self) -> Grabbed | None:
         """See `Reader`."""
-        asked_at = time.monotonic()
+        started_s = time.monotonic()
         for lost in range(_ATTEMPTS):
-            if self._stream.grab():
-                self._watch_format()
+            if self._capture.grab():
+                self._check_format()
                 return Grabbed(self._pts_ns(), lost)
-            waited_s = time.monotonic() - asked_at
+            waited_s = time.monotonic() - started_s
             if not self.info.finite and waited_s >= 0.9 * self._timeout_s:
                 raise SourceError(SourceFault.STALLED, f"{self._name} sent nothing for {waited_s:.0f} s")
         self._log.catch_up()
@@ -122,37 +124,37 @@ class VideoReader:
             return None
         raise SourceError(SourceFault.CLOSED, f"{self._name} closed the stream")
 
-    def _watch_format(self) -> None:
-        # Decoders are set up at least once before the first frame, and no more after it.
+    def _check_format(self) -> None:
+        # Decoders are set up at least once before the first frame. A setup after it means a change of format.
         self._log.catch_up()
-        before, self._set_ups = self._set_ups, self._log.set_ups
-        if before in (None, self._set_ups):
+        before, self._decoder_setups = self._decoder_setups, self._log.decoder_setups
+        if before in (None, self._decoder_setups):
             return
         if self.info.live:
-            raise SourceError(SourceFault.RESIZED, f"{self._name} goes on in another size or pixel format")
+            raise SourceError(SourceFault.RESIZED, f"{self._name} changed its frame size or pixel format")
         size = f"{self.info.width}x{self.info.height}"
-        sys.stderr.write(f"scaled: {self._name} goes on in another size or pixel format, and is scaled to {size}\n")
+        sys.stderr.write(f"scaled: {self._name} changed its frame size or pixel format; frames are scaled to {size}\n")
 
     def _pts_ns(self) -> int | None:
-        # A stream without times of its own is told to be at 0 for ever.
-        before_ms, self._position_ms = self._position_ms, self._stream.get(Property.POSITION_MS)
+        # OpenCV reports position 0 for every frame of a stream without timestamps.
+        before_ms, self._position_ms = self._position_ms, self._capture.get(Property.POSITION_MS)
         return None if self._position_ms in (None, before_ms) else round(self._position_ms * 1e6)
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`."""
-        pixels = self._stream.retrieve(out)
+        pixels = self._capture.retrieve(out)
         if pixels is None:
             raise UnreadableImage(f"a frame of {self._name} cannot be decoded")
         return pixels
 
     def close(self) -> None:
         """See `Reader`."""
-        self._stream.close()
+        self._capture.close()
         self._log.close()
 
 
 def _is_file(url: str, container: str) -> bool:
-    # Cameras send pictures in parts (mpjpeg); whatever else a web server sends ends, be its length known or not.
+    # Cameras send multipart JPEG (mpjpeg). Anything else that a web server sends ends, with or without a known length.
     return url.lower().startswith("http") and container != "mpjpeg"
 
 
@@ -160,7 +162,7 @@ def _settings(config: CameraConfig) -> dict[Property, int]:
     return {
         Property.OPEN_TIMEOUT_MS: round(config.connect_timeout_s * 1000),
         Property.READ_TIMEOUT_MS: round(config.stall_timeout_s * 1000),
-        # Each of FFmpeg's threads but the first holds a frame back.
+        # Each of FFmpeg's threads beyond the first delays the output by one frame.
         Property.THREADS: 1 if config.mode is CaptureMode.LIVE else 4,
     }
 
@@ -170,15 +172,14 @@ def _check_file(path: str) -> None:
         with open(path, "rb") as file:
             empty = not file.read(1)
     except PermissionError as exc:
-        advice = "change its owner or mode"
-        raise SourceError(SourceFault.PERMISSION, f"{path} may not be read by this user: {advice}") from exc
+        raise SourceError(SourceFault.PERMISSION, f"this user may not read {path}: change its owner or mode") from exc
     except FileNotFoundError as exc:
-        raise SourceError(SourceFault.MISSING, f"there is no file {path} any more") from exc
+        raise SourceError(SourceFault.MISSING, f"the file {path} no longer exists") from exc
     except OSError as exc:
         raise SourceError(SourceFault.UNREADABLE, f"{path} cannot be read: {exc.strerror}") from exc
     if empty:
-        raise SourceError(SourceFault.UNREADABLE, f"{path} is empty: it holds no video")
+        raise SourceError(SourceFault.UNREADABLE, f"{path} is empty: it contains no video")
 
 
-def _plausible(value: float | None, most: float) -> float | None:
-    return value if value is not None and 0 < value <= most else None
+def _plausible(value: float | None, maximum: float) -> float | None:
+    return value if value is not None and 0 < value <= maximum else None

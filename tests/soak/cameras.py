@@ -45,7 +45,7 @@ class NetworkCamera:
             self._server.start()
 
     def _serve(self, server: FakeServer, peer: socket.socket) -> None:
-        server.hear(peer)
+        server.receive(peer)
         peer.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f\r\n\r\n")
         for number in itertools.count():
             if not self.frozen:

@@ -463,7 +463,7 @@ def test_a_folder_with_other_settings_is_refused_naming_the_difference(whole: Pa
     ("arguments", "code", "reason"),
     [
         (["{folder}/nope.mp4", "-o", "{folder}/out"], ExitCode.NO_INPUT, "missing: "),
-        (["{folder}/empty", "-o", "{folder}/out"], ExitCode.NO_INPUT, "has no pictures"),
+        (["{folder}/empty", "-o", "{folder}/out"], ExitCode.NO_INPUT, "has no images"),
         (["synthetic:", "-o", "{folder}/out"], ExitCode.USAGE, "has no end"),
         (
             ["rtsp://a:secret@127.0.0.1:1/x", "-o", "{folder}/out"],

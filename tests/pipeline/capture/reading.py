@@ -1,4 +1,4 @@
-"""Reads captures to their end."""
+"""Helpers that read a capture to its end, and look for its process."""
 
 import os
 from collections.abc import AsyncIterator
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from retinad.pipeline.capture.capture import Capture, Captured, open_capture
+from retinad.pipeline.capture.capture import Capture, CapturedFrame, open_capture
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError
 
 from .servers import read_number
 
 
-async def every(capture: Capture) -> AsyncIterator[Captured]:
+async def every(capture: Capture) -> AsyncIterator[CapturedFrame]:
     while (captured := await capture.receive()) is not None:
         yield captured
         del captured
@@ -31,7 +31,7 @@ async def failure(config: CameraConfig) -> SourceError:
                 pass
     except SourceError as exc:
         return exc
-    pytest.fail("it did not fail")
+    pytest.fail("the capture did not fail")
 
 
 async def count(capture: Capture) -> int:
@@ -47,6 +47,6 @@ def alive(pid: int) -> bool:
 
 
 def capture_processes() -> list[str]:
-    """Those of this very process that run or were not waited for."""
+    """Children of this process that are running, or have not been reaped."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [pid for pid in children if b"sources.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in children if b"capture.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]

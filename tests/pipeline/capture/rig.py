@@ -1,24 +1,28 @@
-"""A camera with its queue and a consumer, as the service puts them together."""
+"""A camera with its queue and a consumer, connected as in the service."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypedDict, Unpack
 
 import anyio
 
 from retinad.pipeline.capture.backoff import Backoff
 from retinad.pipeline.capture.camera import Camera, CameraState, CameraStatus, OpenCapture
 from retinad.pipeline.capture.capture import Capture, OnLog, open_capture
-from retinad.pipeline.config import CameraConfig, CaptureMode
+from retinad.pipeline.config import CameraConfig, CaptureMode, RtspTransport
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
 from retinad.pipeline.frames import Frame
+
+from ...deadlines import scaled
 
 QUICK = Backoff(first_s=0.1, cap_s=0.2, permanent_s=60.0, healthy_s=10.0)
 
 
 @dataclass
 class Rig:
-    """What happened to a camera."""
+    """A camera and the record of its run."""
 
     camera: Camera
     queue: FrameQueue
@@ -35,12 +39,12 @@ class Rig:
         return [(frame.stamp.stream_epoch, frame.stamp.source_seq) for frame in self.frames]
 
     def adds_up(self) -> bool:
-        """Whether no frame is lost from the counters; the consumer may have been stopped with one in hand."""
+        """Whether the counters account for every frame; the consumer may have been stopped while holding one."""
         return self.queue.counters.in_flight - len(self.queue) in (0, 1)
 
     async def reached(self, condition: Callable[["Rig"], bool], timeout_s: float = 30.0) -> None:
-        with anyio.fail_after(timeout_s):
-            while not condition(self):  # noqa: ASYNC110  # what is watched has no event
+        with anyio.fail_after(scaled(timeout_s)):
+            while not condition(self):  # noqa: ASYNC110  # the condition has no event
                 await anyio.sleep(0.005)
 
 
@@ -48,7 +52,7 @@ Consume = Callable[[Frame], Awaitable[None]]
 
 
 async def glance(frame: Frame) -> None:
-    """Takes a frame in no time."""
+    """Consume a frame without delay."""
 
 
 def make_rig(config: CameraConfig, *, backoff: Backoff = QUICK, capture: OpenCapture = open_capture) -> Rig:
@@ -69,7 +73,7 @@ def make_rig(config: CameraConfig, *, backoff: Backoff = QUICK, capture: OpenCap
 
 @asynccontextmanager
 async def running(rig: Rig, consume: Consume = glance, *, keep: bool = False) -> AsyncIterator[Rig]:
-    """Runs the camera, and a consumer that remembers frames (their pixels only with `keep`, as a copy)."""
+    """Run the camera, and a consumer that records frames (with a copy of their pixels only if `keep`)."""
 
     async def take() -> None:
         while True:
@@ -90,19 +94,32 @@ async def running(rig: Rig, consume: Consume = glance, *, keep: bool = False) ->
 
 
 async def play(config: CameraConfig, *, keep: bool = False, consume: Consume = glance, timeout_s: float = 30.0) -> Rig:
-    """Runs a camera until it ends or fails, and every frame is taken."""
+    """Run a camera until it ends or fails and every frame is consumed."""
     rig = make_rig(config)
     async with running(rig, consume, keep=keep):
         await rig.reached(lambda rig: rig.camera.status.state in (CameraState.ENDED, CameraState.FAILED), timeout_s)
-        with anyio.fail_after(20):
+        with anyio.fail_after(scaled(20)):
             await rig.queue.settled()
     return rig
 
 
-def lossless(source: object, **changes: object) -> CameraConfig:
-    config = CameraConfig("cam", str(source), mode=CaptureMode.LOSSLESS, retry=False)
-    return replace(config, **changes)  # type: ignore[arg-type]
+class Changes(TypedDict, total=False):
+    """Fields of `CameraConfig` that tests set."""
+
+    fps: float | None
+    loop: int
+    queue_frames: int
+    connect_timeout_s: float
+    stall_timeout_s: float
+    retry: bool
+    transport: RtspTransport
+    size: tuple[int, int] | None
+    fourcc: str | None
 
 
-def live(source: object, **changes: object) -> CameraConfig:
-    return replace(CameraConfig("cam", str(source)), **changes)  # type: ignore[arg-type]
+def lossless(source: str | Path, **changes: Unpack[Changes]) -> CameraConfig:
+    return replace(CameraConfig("cam", str(source), mode=CaptureMode.LOSSLESS, retry=False), **changes)
+
+
+def live(source: str | Path, **changes: Unpack[Changes]) -> CameraConfig:
+    return replace(CameraConfig("cam", str(source)), **changes)

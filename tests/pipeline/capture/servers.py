@@ -1,4 +1,4 @@
-"""Misbehaving cameras on loopback, and pictures that show their number."""
+"""Misbehaving cameras on loopback, and images that show a number."""
 
 import itertools
 import re
@@ -32,7 +32,7 @@ class FakeServer:
         self._run(self._accept, self._listener)
 
     def stop(self) -> None:
-        """Lose power: no listener, no connection."""
+        """Lose power: close the listener and all connections."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -47,7 +47,7 @@ class FakeServer:
         self.stop()
         self.start()
 
-    def hear(self, peer: socket.socket) -> str:
+    def receive(self, peer: socket.socket) -> str:
         text = peer.recv(65536).decode("latin-1")
         self.requests.append(text)
         return text
@@ -70,24 +70,24 @@ class FakeServer:
 
 
 def silent(server: FakeServer, peer: socket.socket) -> None:
-    """Accepts and reads, never answers."""
-    while server.hear(peer):
+    """Accepts and reads, but never answers."""
+    while server.receive(peer):
         pass
 
 
 def shy(server: FakeServer, peer: socket.socket) -> None:
     """Closes without an answer, as cameras with too many viewers do."""
-    server.hear(peer)
+    server.receive(peer)
 
 
 def garbage(server: FakeServer, peer: socket.socket) -> None:
-    server.hear(peer)
+    server.receive(peer)
     peer.sendall(np.random.default_rng(0).bytes(4096))
 
 
 def rtsp_status(status: str) -> Handler:
     def handler(server: FakeServer, peer: socket.socket) -> None:
-        while text := server.hear(peer):
+        while text := server.receive(peer):
             number = re.search(r"CSeq: *(\d+)", text, re.IGNORECASE)
             extra = 'WWW-Authenticate: Basic realm="camera"\r\n' if status.startswith("401") else ""
             sequence = number[1] if number else "1"
@@ -97,10 +97,10 @@ def rtsp_status(status: str) -> Handler:
 
 
 def http_status(status: str, login: str = 'Basic realm="camera"') -> Handler:
-    """An answer without content; with 401 it asks for this login, or for none that it names."""
+    """A response without content; with 401 it asks for this login, or names none."""
 
     def handler(server: FakeServer, peer: socket.socket) -> None:
-        server.hear(peer)
+        server.receive(peer)
         extra = f"WWW-Authenticate: {login}\r\n" if status.startswith("401") and login else ""
         peer.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n{extra}\r\n".encode())
 
@@ -108,29 +108,29 @@ def http_status(status: str, login: str = 'Basic realm="camera"') -> Handler:
 
 
 def mjpeg(fps: float, frames: int | None = None, *, stall: bool = False) -> Handler:
-    """Multipart JPEG over HTTP, whose pictures show their number; after `frames` it is silent or closes."""
+    """Multipart JPEG over HTTP with numbered images; after `frames` it falls silent or closes."""
 
     def handler(server: FakeServer, peer: socket.socket) -> None:
-        server.hear(peer)
+        server.receive(peer)
         peer.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f\r\n\r\n")
         began = time.monotonic()
         for number in itertools.count() if frames is None else range(frames):
             data = cv2.imencode(".jpg", draw_number(number))[1].tobytes()
             peer.sendall(b"--f\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(data))
             peer.sendall(data + b"\r\n")
-            time.sleep(max(0.0, began + (number + 1) / fps - time.monotonic()))  # the rate holds on a busy machine too
-        while stall and server.hear(peer):
+            time.sleep(max(0.0, began + (number + 1) / fps - time.monotonic()))  # keeps the rate on a busy machine too
+        while stall and server.receive(peer):
             pass
 
     return handler
 
 
 def resizing(size: tuple[int, int], after: int, fps: float = 50) -> Handler:
-    """As `mjpeg`, and after so many pictures of 320x240, whoever sees them, all are of this size."""
+    """As `mjpeg`; after this many images of 320x240, counted over all connections, all have the new size."""
     sent = itertools.count()
 
     def handler(server: FakeServer, peer: socket.socket) -> None:
-        server.hear(peer)
+        server.receive(peer)
         peer.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f\r\n\r\n")
         for number in sent:
             data = cv2.imencode(".jpg", draw_number(number, *(size if number >= after else (320, 240))))[1].tobytes()
@@ -142,10 +142,10 @@ def resizing(size: tuple[int, int], after: int, fps: float = 50) -> Handler:
 
 
 def files(folder: Path, keep: float = 1.0) -> Handler:
-    """A web server of a folder's files that closes after each; of each it sends only this share."""
+    """A web server for a folder that closes after each file; it sends only this share of each."""
 
     def handler(server: FakeServer, peer: socket.socket) -> None:
-        name = server.hear(peer).split()[1].rpartition("/")[2].partition("?")[0]
+        name = server.receive(peer).split()[1].rpartition("/")[2].partition("?")[0]
         data = (folder / name).read_bytes()
         peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(data))
         peer.sendall(data[: round(len(data) * keep)])
@@ -154,7 +154,7 @@ def files(folder: Path, keep: float = 1.0) -> Handler:
 
 
 def draw_number(number: int, width: int = 320, height: int = 240) -> np.ndarray:
-    """A picture of 16 bars, the bits of the number, lowest first."""
+    """An image of 16 bars, the bits of the number, lowest first."""
     bits = (number >> np.arange(16)) & 1
     row = np.repeat(bits.astype(np.uint8) * 255, width // 16)
     return np.ascontiguousarray(np.broadcast_to(row[None, :, None], (height, width, 3)))

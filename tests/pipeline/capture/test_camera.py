@@ -1,4 +1,4 @@
-"""A camera plays its source by its mode: what comes, in which order, numbered and timed how."""
+"""A camera plays its source according to its mode: which frames arrive, in which order, with which stamps."""
 
 import time
 from collections.abc import Callable
@@ -22,18 +22,20 @@ Serve = Callable[[Handler], FakeServer]
 S = CameraState
 
 
-async def dawdle(frame: Frame) -> None:
+async def slow_consumer(frame: Frame) -> None:
     await anyio.sleep(0.01)
 
 
-async def test_lossless_gives_every_frame_once_in_order_to_a_slow_consumer(make_folder: Callable[..., Path]) -> None:
-    rig = await play(lossless(make_folder(24), queue_frames=1), consume=dawdle)
+async def test_lossless_mode_delivers_every_frame_once_in_order_to_a_slow_consumer(
+    make_folder: Callable[..., Path],
+) -> None:
+    rig = await play(lossless(make_folder(24), queue_frames=1), consume=slow_consumer)
     assert rig.order() == [(0, n) for n in range(24)]
     assert (rig.queue.counters.captured, rig.queue.counters.published) == (24, 24)
     assert rig.states == [S.CONNECTING, S.RUNNING, S.ENDED]
 
 
-async def test_each_pass_through_a_file_is_an_epoch(make_video: MakeVideo) -> None:
+async def test_each_pass_through_a_file_is_a_stream_epoch(make_video: MakeVideo) -> None:
     rig = await play(lossless(make_video(frames=50), loop=2), keep=True)
     assert rig.order() == [(epoch, n) for epoch in (0, 1) for n in range(50)]
     assert [read_number(frame.pixels) for frame in rig.frames] == [*range(50), *range(50)]
@@ -47,7 +49,7 @@ async def test_endless_loops_do_not_end(make_video: MakeVideo) -> None:
     assert S.ENDED not in rig.states
 
 
-async def test_frames_say_where_and_when_they_were_captured(make_video: MakeVideo) -> None:
+async def test_frames_are_stamped_with_camera_and_time(make_video: MakeVideo) -> None:
     before = time.monotonic_ns(), time.time_ns()
     rig = await play(lossless(make_video(frames=5, fps=10.0)))
     stamp = rig.frames[3].stamp
@@ -57,7 +59,7 @@ async def test_frames_say_where_and_when_they_were_captured(make_video: MakeVide
     assert before[1] < stamp.capture_unix_ns < time.time_ns()
 
 
-async def test_epochs_go_on_from_a_start_value() -> None:
+async def test_stream_epochs_continue_from_a_start_value() -> None:
     queue = FrameQueues().open("cam", CaptureMode.LIVE, 2)
     camera = Camera(live("synthetic:?frames=2&width=64&height=48"), queue, lambda status: None, first_epoch=7)
     status = await camera.run()
@@ -105,14 +107,14 @@ async def test_the_rate_is_measured() -> None:
     assert rig.camera.status.info.fps == 50
 
 
-async def test_slow_on_purpose_is_no_stall() -> None:
+async def test_a_low_frame_rate_is_not_a_stall() -> None:
     rig = make_rig(live("synthetic:?width=64&height=48", fps=2, stall_timeout_s=0.2))
     async with running(rig):
         await rig.reached(lambda rig: len(rig.frames) >= 4)
     assert rig.states == [S.CONNECTING, S.RUNNING]
 
 
-async def test_waiting_for_the_consumer_is_no_stall() -> None:
+async def test_waiting_for_the_consumer_is_not_a_stall() -> None:
     rig = make_rig(lossless("synthetic:?width=64&height=48", queue_frames=1, stall_timeout_s=0.1))
     held: list[Frame] = []
 

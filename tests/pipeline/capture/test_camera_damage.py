@@ -1,8 +1,6 @@
-"""Frames that are damaged or missing are counted and told of, and the others come."""
+"""Damaged and missing frames are counted and reported, and the others arrive."""
 
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -10,13 +8,11 @@ import numpy as np
 import pytest
 
 from retinad.pipeline.capture.camera import Camera, CameraState
-from retinad.pipeline.capture.capture import Captured, OnLog
-from retinad.pipeline.capture.protocol import Ended
-from retinad.pipeline.config import CameraConfig, CaptureMode
+from retinad.pipeline.config import CaptureMode
 from retinad.pipeline.errors import SourceFault
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueues
-from retinad.pipeline.sources.reader import SourceInfo
 
+from .fakes import uneven_file
 from .rig import live, lossless, make_rig, play, running
 from .servers import read_number
 
@@ -26,10 +22,10 @@ MakeVideo = Callable[..., Path]
 S = CameraState
 
 
-async def test_unreadable_pictures_count_as_failed(make_folder: Callable[..., Path]) -> None:
+async def test_unreadable_images_count_as_failed(make_folder: Callable[..., Path]) -> None:
     folder = make_folder(6)
     for name in ("f0.png", "f3.png", "f5.png"):
-        (folder / name).write_text("no picture")
+        (folder / name).write_text("not an image")
     rig = await play(lossless(folder))
     assert rig.order() == [(0, 1), (0, 2), (0, 4)]
     counters = rig.queue.counters
@@ -37,11 +33,11 @@ async def test_unreadable_pictures_count_as_failed(make_folder: Callable[..., Pa
     assert sum("left out" in line for line in rig.log) == 3
 
 
-async def test_damage_is_told_of_while_frames_wait_for_a_slower_model(make_folder: Callable[..., Path]) -> None:
-    """The capture process is past the first picture while the queue is full; later there always is a next frame."""
+async def test_damage_is_reported_while_frames_wait_for_a_slower_model(make_folder: Callable[..., Path]) -> None:
+    """The capture process is past the first image while the queue is full; later there is always a next frame."""
     folder = make_folder(24)
     for name in ("f3.png", "f10.png"):
-        (folder / name).write_text("no picture")
+        (folder / name).write_text("not an image")
     rig = make_rig(lossless(folder, queue_frames=2))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rig.camera.run)
@@ -57,14 +53,14 @@ async def test_damage_is_told_of_while_frames_wait_for_a_slower_model(make_folde
 
 
 @pytest.mark.parametrize("loop", [0, 1])
-async def test_a_source_without_one_readable_frame_fails_rather_than_spins(tmp_path: Path, loop: int) -> None:
-    (tmp_path / "f.png").write_text("no picture")
+async def test_a_source_without_a_readable_frame_fails_and_does_not_spin(tmp_path: Path, loop: int) -> None:
+    (tmp_path / "f.png").write_text("not an image")
     rig = await play(lossless(tmp_path, loop=loop))
     assert (rig.statuses[-1].state, rig.statuses[-1].fault) == (S.FAILED, SourceFault.UNREADABLE)
     assert rig.queue.counters.failed == rig.queue.counters.captured == 1
 
 
-async def test_a_damaged_video_goes_on_and_counts_what_it_lost(make_video: MakeVideo) -> None:
+async def test_a_damaged_video_continues_and_counts_what_it_lost(make_video: MakeVideo) -> None:
     path = make_video(frames=50)
     data = bytearray(path.read_bytes())
     for place in range(len(data) // 3, 2 * len(data) // 3, 97):
@@ -73,14 +69,14 @@ async def test_a_damaged_video_goes_on_and_counts_what_it_lost(make_video: MakeV
     rig = await play(lossless(path), keep=True)
     counters = rig.queue.counters
     assert counters.captured == counters.published + counters.failed
-    assert 40 <= counters.captured <= 50, "frames whose very header is damaged are not seen by anyone"
+    assert 40 <= counters.captured <= 50, "frames with a damaged header are invisible"
     assert 5 <= counters.failed <= 25
     assert rig.queue.counters.decode_errors > 0
     assert read_number(rig.frames[-1].pixels) == 49
 
 
 async def test_damage_that_a_decoder_conceals_is_counted(make_video: MakeVideo) -> None:
-    """Such frames come as if nothing had happened: `decode_errors` alone tells."""
+    """Such frames arrive as if intact: only `decode_errors` shows the damage."""
     path = make_video("a.ts", frames=60, codec="mp4v")
     data = bytearray(path.read_bytes())
     chance = np.random.default_rng(1)
@@ -95,7 +91,7 @@ async def test_damage_that_a_decoder_conceals_is_counted(make_video: MakeVideo) 
 
 
 @pytest.mark.parametrize(("name", "codec"), [("a.avi", "MJPG"), ("a.mkv", "mp4v")])
-async def test_an_early_end_is_told(make_video: MakeVideo, name: str, codec: str) -> None:
+async def test_an_early_end_is_reported(make_video: MakeVideo, name: str, codec: str) -> None:
     path = make_video(name, frames=50, codec=codec)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 6 // 10])
@@ -109,58 +105,27 @@ async def test_an_early_end_is_told(make_video: MakeVideo, name: str, codec: str
 @pytest.mark.parametrize(
     ("pts_ms", "damage", "reason"),
     [
-        ([0, 33, 500, 967], [], None),  # uneven times: 30 frames are its length and rate, not a count
+        ([0, 33, 500, 967], [], None),  # uneven times: 30 frames follow from its length and rate, and are not a count
         ([0, 33, 500, 967], ["[OPENCV:FFMPEG:24] Packet corrupt"], "it ended after 4 of 30 frames"),
         ([0, 33, 67, 100], [], "it ended after 4 of 30 frames"),
         ([None, None, None, None], [], "it ended after 4 of 30 frames"),
     ],
 )
-async def test_only_a_source_that_ends_too_soon_or_damaged_ended_early(
+async def test_an_end_is_early_only_if_frames_or_data_are_missing(
     pts_ms: list[int | None], damage: list[str], reason: str | None
 ) -> None:
-    @asynccontextmanager
-    async def opener(config: CameraConfig, on_log: OnLog) -> AsyncIterator[object]:
-        for line in damage:
-            on_log(line)
-        yield UnevenCapture(pts_ms)
-
-    rig = make_rig(lossless("/uneven.mkv"), capture=opener)
+    rig = make_rig(lossless("/uneven.mkv"), capture=uneven_file(pts_ms, damage))
     async with running(rig):
         await rig.reached(lambda rig: rig.camera.status.state is S.ENDED)
     assert rig.camera.status.reason == reason
 
 
-async def test_damage_is_counted_on_when_a_camera_is_made_anew(make_folder: Callable[..., Path]) -> None:
-    """As a reload does with a camera that it changes."""
+async def test_damage_counters_continue_when_a_camera_is_recreated(make_folder: Callable[..., Path]) -> None:
+    """As after a reload that changes the camera."""
     folder = make_folder(2)
-    (folder / "f0.png").write_text("no picture")
+    (folder / "f0.png").write_text("not an image")
     counters = FrameCounters()
     for total in (1, 2):
         queue = FrameQueues().open("cam", CaptureMode.LIVE, 2, counters)
         await Camera(live(folder), queue, lambda status: None).run()
         assert counters.decode_errors == total
-
-
-class UnevenCapture:
-    """A file of a second with frames at these times, for which 30 frames are announced."""
-
-    def __init__(self, pts_ms: list[int | None]) -> None:
-        self.info = SourceInfo(backend="ffmpeg", fps=30.0, frame_count=30)
-        self.ended: Ended | None = None
-        self.starved = False
-        self._left = list(enumerate(pts_ms))
-
-    async def listen(self) -> None:
-        await anyio.sleep_forever()
-
-    async def receive(self) -> Captured | None:
-        if not self._left:
-            self.ended = Ended(frames=4, skipped=0, failed=0)
-            return None
-        number, pts_ms = self._left.pop(0)
-        pts_ns = None if pts_ms is None else pts_ms * 1_000_000
-        return Captured(noise(number), number, time.time_ns(), time.monotonic_ns(), pts_ns)
-
-
-def noise(number: int) -> np.ndarray:
-    return np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)

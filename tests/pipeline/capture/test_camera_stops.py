@@ -10,14 +10,19 @@ import pytest
 from retinad.pipeline.capture.backoff import Backoff
 from retinad.pipeline.capture.camera import CameraState
 
+from ...deadlines import scaled
 from .reading import capture_processes
-from .rig import live, lossless, make_rig
+from .rig import Rig, live, lossless, make_rig
 from .servers import FakeServer, Handler, http_status, mjpeg, silent
 
 pytestmark = pytest.mark.anyio
 
 Serve = Callable[[Handler], FakeServer]
 S = CameraState
+
+
+def in_state(state: CameraState) -> Callable[[Rig], bool]:
+    return lambda rig: rig.camera.status.state is state
 
 
 async def test_every_state_can_be_stopped(serve: Serve) -> None:
@@ -29,16 +34,16 @@ async def test_every_state_can_be_stopped(serve: Serve) -> None:
         rig = make_rig(live(source), backoff=Backoff(first_s=100, cap_s=100))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(rig.camera.run)
-            await rig.reached(lambda rig, state=state: rig.camera.status.state is state)
+            await rig.reached(in_state(state))
             await anyio.sleep(0.3)
             start = time.monotonic()
             tasks.cancel_scope.cancel()
-        assert time.monotonic() - start < 0.5
+        assert time.monotonic() - start < scaled(0.5)
         assert rig.adds_up()
 
 
 async def test_a_stop_at_any_moment_leaves_no_process(serve: Serve) -> None:
-    """Stops that come while a process starts, connects, waits, backs off or is killed itself."""
+    """The camera is stopped while its process starts, connects, waits, backs off or is being killed."""
     urls = [f"http://127.0.0.1:{serve(handler).port}/x" for handler in (silent, mjpeg(50, 3), http_status("503 Busy"))]
     chance = random.Random(3)
     slowest_s = 0.0
@@ -52,10 +57,10 @@ async def test_a_stop_at_any_moment_leaves_no_process(serve: Serve) -> None:
         slowest_s = max(slowest_s, time.monotonic() - began)
         assert capture_processes() == []
         assert rig.adds_up()
-    assert slowest_s < 1
+    assert slowest_s < scaled(1)
 
 
-async def test_a_full_lossless_queue_can_be_left() -> None:
+async def test_a_camera_that_waits_for_a_full_queue_can_be_stopped() -> None:
     rig = make_rig(lossless("synthetic:?width=64&height=48", queue_frames=2))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rig.camera.run)

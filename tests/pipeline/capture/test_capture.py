@@ -1,4 +1,4 @@
-"""A capture process delivers every kind of source, ends at once whatever it does, and leaves nothing behind."""
+"""A capture process delivers every kind of source, in order and fully accounted for."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +8,8 @@ import cv2
 import numpy as np
 import pytest
 
-from retinad.pipeline.capture.capture import Captured, open_capture
-from retinad.pipeline.sources.spec import SyntheticSpec
-from retinad.pipeline.sources.synthetic import SyntheticScene
+from retinad.pipeline.capture.capture import CapturedFrame, open_capture
+from retinad.pipeline.sources.synthetic import SyntheticSpec
 
 from .reading import count, every, numbers
 from .rig import live, lossless
@@ -38,7 +37,9 @@ async def test_a_video_gives_every_frame_in_order(make_video: MakeVideo) -> None
 @pytest.mark.parametrize(
     "name", ["per%20cent.avi", "clip_%d.avi", "cam 1 #2.avi", "ünïcode.avi", "a:b@c.avi", "q?[1]*.avi"]
 )
-async def test_names_mean_nothing(make_video: MakeVideo, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_special_characters_in_names_have_no_meaning(
+    make_video: MakeVideo, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = make_video(name, frames=3)
     assert await numbers(lossless(path)) == [0, 1, 2]
     monkeypatch.chdir(path.parent)
@@ -49,9 +50,11 @@ async def test_file_addresses_are_decoded(make_video: MakeVideo) -> None:
     assert await numbers(lossless(make_video("a b.avi", frames=3).as_uri())) == [0, 1, 2]
 
 
-async def test_a_folder_is_played_in_natural_order_without_its_bad_pictures(make_folder: Callable[..., Path]) -> None:
+async def test_a_folder_is_played_in_natural_order_without_its_unreadable_images(
+    make_folder: Callable[..., Path],
+) -> None:
     folder = make_folder(24)
-    (folder / "f5.png").write_text("no picture")
+    (folder / "f5.png").write_text("not an image")
     (folder / "f7.png").unlink()
     (folder / "f8x.png").mkdir()
     lines: list[str] = []
@@ -59,12 +62,12 @@ async def test_a_folder_is_played_in_natural_order_without_its_bad_pictures(make
         seen = [(c.source_seq, read_number(c.pixels), c.failed) async for c in every(capture)]
     assert [number for _, number, _ in seen] == [n for n in range(24) if n not in (5, 7)]
     assert [failed for _, _, failed in seen] == [0] * 5 + [1, 0, 1] + [0] * 14
-    assert seen[-1][0] == 23, "unreadable pictures have a number of their own"
+    assert seen[-1][0] == 23, "unreadable images have numbers too"
     assert any("f5.png" in line for line in lines)
     assert any("f8x.png" in line for line in lines)
 
 
-async def test_bad_pictures_at_the_end_are_accounted_for(make_folder: Callable[..., Path]) -> None:
+async def test_unreadable_images_at_the_end_are_counted(make_folder: Callable[..., Path]) -> None:
     folder = make_folder(3)
     (folder / "f2.png").write_bytes(b"")
     async with open_capture(lossless(folder)) as capture:
@@ -73,7 +76,7 @@ async def test_bad_pictures_at_the_end_are_accounted_for(make_folder: Callable[.
     assert (capture.ended.frames, capture.ended.failed) == (3, 1)
 
 
-async def test_pictures_of_many_sizes_come_each_in_its_own(tmp_path: Path) -> None:
+async def test_each_image_keeps_its_own_size(tmp_path: Path) -> None:
     shapes = [(48, 64, 3), (1, 1, 3), (241, 321, 3), (1080, 1920, 3), (48, 64, 3)]
     for number, shape in enumerate(shapes):
         cv2.imwrite(str(tmp_path / f"{number}.png"), np.full(shape, 10 * number, np.uint8))
@@ -83,18 +86,18 @@ async def test_pictures_of_many_sizes_come_each_in_its_own(tmp_path: Path) -> No
     assert [int(pixels.max()) for pixels in kept] == [0, 10, 20, 30, 40]
 
 
-async def test_the_synthetic_scene_is_what_it_says() -> None:
+async def test_the_synthetic_scene_arrives_unchanged() -> None:
     spec = SyntheticSpec(width=320, height=200, seed=3, frames=20)
-    scene = SyntheticScene(spec)
+    scene = spec.scene()
     async with open_capture(lossless("synthetic:?width=320&height=200&seed=3&frames=20")) as capture:
         count = 0
         async for captured in every(capture):
-            assert np.array_equal(captured.pixels, scene.picture(captured.source_seq))
+            assert np.array_equal(captured.pixels, scene.image(captured.source_seq))
             count += 1
     assert count == 20
 
 
-async def test_live_keeps_draining_and_counts_what_it_discards() -> None:
+async def test_live_mode_keeps_draining_and_counts_discarded_frames() -> None:
     config = live("synthetic:?fps=200&frames=200&width=64&height=48", queue_frames=1)
     async with open_capture(config) as capture:
         held = [await capture.receive() for _ in range(4)]  # all slots
@@ -107,7 +110,7 @@ async def test_live_keeps_draining_and_counts_what_it_discards() -> None:
     assert 4 + len(seen) + sum(c.skipped for c in seen) + capture.ended.skipped == 200 == capture.ended.frames
 
 
-async def test_lossless_waits_for_a_slot() -> None:
+async def test_lossless_mode_waits_for_a_slot() -> None:
     async with open_capture(lossless("synthetic:?frames=50&width=64&height=48", queue_frames=1)) as capture:
         held = [await capture.receive() for _ in range(4)]
         with anyio.move_on_after(0.2) as scope:
@@ -118,14 +121,14 @@ async def test_lossless_waits_for_a_slot() -> None:
         assert [c.source_seq async for c in every(capture)] == list(range(4, 50))
 
 
-async def test_live_files_play_in_their_own_time(make_video: MakeVideo) -> None:
+async def test_live_files_play_at_their_own_rate(make_video: MakeVideo) -> None:
     async with open_capture(live(make_video(frames=26, fps=25.0))) as capture:
         times = [captured.capture_monotonic_ns async for captured in every(capture)]
     assert (times[-1] - times[0]) / 1e9 == pytest.approx(1.0, abs=0.25)
 
 
-async def test_slots_are_never_written_while_a_view_lives() -> None:
-    scene = SyntheticScene(SyntheticSpec(width=160, height=120))
+async def test_a_slot_is_never_overwritten_while_a_view_exists() -> None:
+    scene = SyntheticSpec(width=160, height=120).scene()
     chance = np.random.default_rng(0)
     held: list[tuple[int, np.ndarray]] = []
     async with open_capture(live("synthetic:?width=160&height=120&fps=5000", queue_frames=5)) as capture:
@@ -136,24 +139,24 @@ async def test_slots_are_never_written_while_a_view_lives() -> None:
             del captured
             if len(held) > chance.integers(1, 8):
                 number, view = held.pop(int(chance.integers(len(held))))
-                assert np.array_equal(view, scene.picture(number)[::3, ::5])
+                assert np.array_equal(view, scene.image(number)[::3, ::5])
                 del view
     for number, view in held:  # they outlive the process
-        assert np.array_equal(view, scene.picture(number)[::3, ::5])
+        assert np.array_equal(view, scene.image(number)[::3, ::5])
 
 
-async def test_frames_let_go_in_another_thread_come_back() -> None:
+async def test_slots_released_in_another_thread_are_reused() -> None:
     async with open_capture(lossless("synthetic:?frames=300&width=64&height=48", queue_frames=1)) as capture:
-        send, receive = anyio.create_memory_object_stream[Captured](0)
+        send, receive = anyio.create_memory_object_stream[CapturedFrame](0)
 
-        async def let_go() -> None:
+        async def release() -> None:
             async with receive:
                 async for captured in receive:
                     await anyio.to_thread.run_sync(captured.pixels.sum)
                     del captured
 
         async with anyio.create_task_group() as tasks, send:
-            tasks.start_soon(let_go)
+            tasks.start_soon(release)
             async for captured in every(capture):
                 await send.send(captured)
                 del captured

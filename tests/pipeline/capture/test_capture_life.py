@@ -1,4 +1,4 @@
-"""A capture process ends at once whatever it does, shows no secret, and leaves nothing behind."""
+"""A capture process can be ended at any time, shows no secret, and leaves nothing behind."""
 
 import errno
 import gc
@@ -20,6 +20,7 @@ from retinad.pipeline.capture.capture import open_capture
 from retinad.pipeline.config import CameraConfig, StreamConfig
 from retinad.pipeline.errors import SourceError, SourceFault
 
+from ...deadlines import scaled
 from .reading import alive, capture_processes, count, failure
 from .rig import live
 from .servers import FakeServer, Handler, mjpeg, silent
@@ -31,15 +32,21 @@ Serve = Callable[[Handler], FakeServer]
 
 
 @pytest.mark.parametrize("scheme", ["rtsp", "http"])
-async def test_a_blocked_open_ends_within_a_second(serve: Serve, scheme: str) -> None:
+async def test_a_blocked_open_ends_within_half_a_second(serve: Serve, scheme: str) -> None:
     server = serve(silent)
-    with anyio.move_on_after(0.8) as scope:
-        async with open_capture(live(f"{scheme}://127.0.0.1:{server.port}/x", connect_timeout_s=30)):
-            pytest.fail("it cannot open")
-    stopped_s = anyio.current_time() - scope.deadline
-    assert scope.cancelled_caught
-    assert server.requests, "the open was not blocked yet"
-    assert stopped_s < 0.5
+
+    async def open_it() -> None:
+        async with open_capture(live(f"{scheme}://127.0.0.1:{server.port}/x", connect_timeout_s=60)):
+            pytest.fail("the source cannot be open")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(open_it)
+        with anyio.fail_after(scaled(30)):
+            while not server.requests:  # noqa: ASYNC110  # the server's thread has no event
+                await anyio.sleep(0.01)
+        start = time.monotonic()
+        tasks.cancel_scope.cancel()
+    assert time.monotonic() - start < scaled(0.5)
 
 
 async def test_a_child_that_ignores_sigterm_is_killed() -> None:
@@ -48,7 +55,7 @@ async def test_a_child_that_ignores_sigterm_is_killed() -> None:
         pid = capture.pid
         os.kill(pid, signal.SIGSTOP)  # a stopped process does not act on SIGTERM
         start = time.monotonic()
-    assert time.monotonic() - start < 0.9
+    assert time.monotonic() - start < scaled(0.9)
     assert not alive(pid)
 
 
@@ -61,7 +68,7 @@ async def test_a_killed_child_is_a_crash() -> None:
     assert caught.value.fault is SourceFault.CRASHED
 
 
-async def test_the_body_s_own_error_comes_through_as_it_is() -> None:
+async def test_an_error_in_the_body_is_raised_unchanged() -> None:
     with pytest.raises(KeyError):
         async with open_capture(live("synthetic:")):
             raise KeyError
@@ -94,8 +101,8 @@ anyio.run(main)
 """
     result = await anyio.run_process([sys.executable, "-c", code], check=False, stderr=None)
     pid = int(result.stdout)
-    with anyio.fail_after(2):
-        while alive(pid):  # noqa: ASYNC110  # an orphan's end has no event
+    with anyio.fail_after(scaled(2)):
+        while alive(pid):  # noqa: ASYNC110  # the exit of an orphan has no event
             await anyio.sleep(0.01)
 
 
@@ -111,10 +118,10 @@ async def test_no_descriptor_left_is_a_source_error(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
-async def test_no_room_for_the_memory_of_its_frames_is_a_source_error(
+async def test_frame_memory_that_cannot_be_mapped_is_a_source_error(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Mapping takes a descriptor of its own, and address space: one camera fails of it, not the service."""
+    """Mapping needs a descriptor and address space: without them one camera fails, not the service."""
 
     def refuse(*arguments: object, **more: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -136,21 +143,21 @@ async def test_high_descriptors_work() -> None:
             os.close(descriptor)
 
 
-def test_the_child_needs_neither_torch_nor_an_event_loop() -> None:
+def test_the_child_imports_neither_torch_nor_an_event_loop() -> None:
     code = "import sys, retinad.pipeline.capture.child as c; print(*{m.partition('.')[0] for m in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert not {"torch", "zmq", "anyio", "asyncio", "cv2"} & set(loaded)
 
 
-def test_a_config_survives_the_way_to_the_child() -> None:
+def test_a_config_survives_the_transfer_to_the_child() -> None:
     config = CameraConfig("cam", "x", fps=1.5, size=(640, 480), fourcc="MJPG", stream=StreamConfig(scale_frames=3))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=CameraConfig) == config
     assert {field.name for field in fields(CameraConfig)} == set(msgspec.to_builtins(config))
 
 
-@pytest.mark.parametrize(("text", "times"), [("synthetic:?width=64&height=48", 20), ("/nothere", 10)])
-async def test_nothing_is_left_behind_not_even_for_the_garbage_collector(text: str, times: int) -> None:
-    """A full collection is minutes away in a process with torch, and each opening holds its frames until then."""
+@pytest.mark.parametrize(("text", "times"), [("synthetic:?width=64&height=48", 8), ("/nothere", 5)])
+async def test_nothing_is_left_for_the_garbage_collector(text: str, times: int) -> None:
+    """In a process with torch a full collection is minutes away, and would keep each opening's frames until then."""
 
     @asynccontextmanager
     async def once() -> AsyncIterator[None]:
@@ -171,7 +178,7 @@ async def test_nothing_is_left_behind_not_even_for_the_garbage_collector(text: s
             async with once():
                 pass
         assert len(os.listdir("/proc/self/fd")) <= descriptors
-        assert resident_mb() - memory < 8
+        assert resident_mb() - memory < 4
         assert gc.collect() < times, "each opening left a cycle"
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""What FFmpeg and OpenCV print is understood."""
+"""The reason of a failure is found in the log of FFmpeg and OpenCV."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_lines_are_classified(line: str, fault: SourceFault) -> None:
     assert line.rpartition("] ")[2][-20:] in found[1], "the library's own words are in the message"
 
 
-def test_noise_says_nothing() -> None:
+def test_noise_is_not_classified() -> None:
     assert classify([NOISE, "[OPENCV:FFMPEG:24] deprecated pixel format used"]) is None
 
 
@@ -51,7 +51,7 @@ def test_noise_says_nothing() -> None:
         "left out: /data/a.png: the file is empty",
     ],
 )
-def test_damage_is_told_from_noise(line: str) -> None:
+def test_damage_is_distinguished_from_noise(line: str) -> None:
     assert is_damage(line)
-    assert not is_damage("[OPENCV:FFMPEG:16] method OPTIONS failed: 401 (Unauthorized)"), "no frame is damaged by it"
+    assert not is_damage("[OPENCV:FFMPEG:16] method OPTIONS failed: 401 (Unauthorized)"), "it damages no frame"
     assert not is_damage("[OPENCV:FFMPEG:24] deprecated pixel format used, make sure you did set range correctly")

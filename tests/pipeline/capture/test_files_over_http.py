@@ -1,4 +1,4 @@
-"""A file on a web server is a file: in lossless mode every frame comes, and its end is an end."""
+"""A file on a web server is a file: in lossless mode every frame arrives, and its end is not a failure."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ def make_playlist(make_video: MakeVideo) -> str:
     return playlist.name
 
 
-async def test_a_playlist_gives_every_frame_and_ends(serve: Serve, make_video: MakeVideo, tmp_path: Path) -> None:
+async def test_a_playlist_delivers_every_frame_and_ends(serve: Serve, make_video: MakeVideo, tmp_path: Path) -> None:
     name = make_playlist(make_video)
     rig = await play(lossless(f"http://127.0.0.1:{serve(files(tmp_path)).port}/{name}"), keep=True)
     assert [read_number(frame.pixels) for frame in rig.frames] == [*range(20)] * 3
@@ -39,10 +39,10 @@ async def test_a_playlist_gives_every_frame_and_ends(serve: Serve, make_video: M
 
 
 @pytest.mark.parametrize(("name", "codec"), [("a.mp4", "mp4v"), ("a.ts", "mp4v"), ("a.mjpeg", "")])
-async def test_a_file_gives_every_frame_and_ends(
+async def test_a_file_delivers_every_frame_and_ends(
     serve: Serve, make_video: MakeVideo, tmp_path: Path, name: str, codec: str
 ) -> None:
-    """Some containers hold no count of frames, and this server answers no request for a part of a file."""
+    """Some containers have no frame count, and this server does not support range requests."""
     if codec:
         make_video(name, frames=30, codec=codec)
     else:
@@ -54,7 +54,7 @@ async def test_a_file_gives_every_frame_and_ends(
 
 
 @pytest.mark.parametrize("name", ["a.avi", "a.ts"])
-async def test_a_connection_that_is_cut_within_a_file_is_no_end(
+async def test_a_connection_that_closes_within_a_file_is_a_failure(
     serve: Serve, make_video: MakeVideo, tmp_path: Path, name: str
 ) -> None:
     make_video(name, frames=30, codec="mp4v" if name == "a.ts" else "MJPG")
@@ -62,6 +62,6 @@ async def test_a_connection_that_is_cut_within_a_file_is_no_end(
     assert error.fault is SourceFault.CLOSED, str(error)
 
 
-async def test_a_camera_that_closes_has_not_ended_in_lossless_mode_either(serve: Serve) -> None:
+async def test_a_camera_that_closes_has_failed_in_lossless_mode_too(serve: Serve) -> None:
     error = await failure(lossless(f"http://127.0.0.1:{serve(mjpeg(100, 5)).port}/x"))
     assert error.fault is SourceFault.CLOSED

@@ -1,4 +1,4 @@
-"""The real frames that come with a checkout of the project's data, where there is one."""
+"""Real photographs, if a checkout of the project's data is beside this one."""
 
 from pathlib import Path
 
@@ -13,10 +13,12 @@ pytestmark = pytest.mark.anyio
 FRAMES = Path(__file__).resolve().parents[4] / "shared" / "frames"
 
 
-@pytest.mark.skipif(not FRAMES.is_dir(), reason="the real frames (../shared/frames) are not here")
-async def test_real_photographs_come_as_opencv_reads_them() -> None:
+@pytest.mark.skipif(not FRAMES.is_dir(), reason="needs the photographs in ../shared/frames")
+async def test_photographs_arrive_as_opencv_reads_them() -> None:
     rig = await play(lossless(FRAMES), keep=True)
     paths = sorted([path async for path in anyio.Path(FRAMES).glob("*.jpg")])
     assert rig.order() == [(0, n) for n in range(len(paths))]
     for frame, path in zip(rig.frames, paths, strict=True):
-        assert np.array_equal(frame.pixels, cv2.imread(str(path)))
+        expected = cv2.imread(str(path))
+        assert expected is not None
+        assert np.array_equal(frame.pixels, expected)

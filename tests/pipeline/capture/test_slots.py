@@ -1,14 +1,17 @@
-"""A slot is written again only when the last reference to its frame is gone."""
+"""A slot is reused only after the last reference to its frame is gone."""
 
 import gc
 import os
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
-from retinad.pipeline.capture.protocol import Memory
-from retinad.pipeline.capture.slots import Returns, SlotReader, SlotWriter
+from retinad.pipeline.capture.protocol import FrameMemory
+from retinad.pipeline.capture.slots import ReleaseSender, SlotReader, SlotWriter
+from retinad.pipeline.frames import Pixels
 
 
 class Pair:
@@ -18,10 +21,20 @@ class Pair:
         self.reader: SlotReader | None = None
         self.writer = SlotWriter(slots, self._announce)
 
-    def _announce(self, memory: Memory, fd: int) -> None:
+    def _announce(self, memory: FrameMemory, fd: int) -> None:
         self.reader = SlotReader(memory, fd, self.writer.free)
 
-    def frame(self, value: int, shape: tuple[int, int, int] = (4, 6, 3)) -> np.ndarray | None:
+    @property
+    def exhausted(self) -> bool:
+        assert self.reader is not None
+        return self.reader.exhausted
+
+    def filled(self, value: int) -> Pixels:
+        frame = self.frame(value)
+        assert frame is not None
+        return frame
+
+    def frame(self, value: int, shape: tuple[int, int, int] = (4, 6, 3)) -> Pixels | None:
         self.writer.reserve(int(np.prod(shape)))
         slot = self.writer.take()
         if slot is None:
@@ -43,9 +56,9 @@ class Pair:
     ],
     ids=["slice", "reshape", "dtype", "memoryview", "transpose", "asarray"],
 )
-def test_any_view_keeps_the_slot(keep: object) -> None:
+def test_any_view_keeps_the_slot(keep: Callable[[Pixels], npt.NDArray[np.generic]]) -> None:
     pair = Pair(1)
-    view = keep(pair.frame(7))  # type: ignore[operator]
+    view = keep(pair.filled(7))
     gc.collect()
     assert pair.frame(8) is None
     assert (view == 7).all()
@@ -89,15 +102,15 @@ def test_larger_frames_get_new_memory_and_old_ones_stay_as_they_were() -> None:
     assert (again == 3).all()
 
 
-def test_exhausted_tells_that_all_slots_are_lent() -> None:
+def test_exhausted_means_that_all_slots_are_lent() -> None:
     pair = Pair(2)
     frames = [pair.frame(1)]
-    assert pair.reader is not None
-    assert not pair.reader.exhausted
+    exhausted = [pair.exhausted]
     frames.append(pair.frame(2))
-    assert pair.reader.exhausted
+    exhausted.append(pair.exhausted)
     frames.clear()
-    assert not pair.reader.exhausted
+    exhausted.append(pair.exhausted)
+    assert exhausted == [False, True, False]
 
 
 def test_memory_leaves_no_descriptor() -> None:
@@ -113,13 +126,13 @@ def test_memory_leaves_no_descriptor() -> None:
 
 def test_nothing_is_sent_after_close_and_a_dead_peer_is_no_error() -> None:
     sent: list[tuple[int, int]] = []
-    returns = Returns(lambda generation, slot: sent.append((generation, slot)))
-    returns.release(0, 1)
-    returns.close()
-    returns.release(0, 2)
+    sender = ReleaseSender(lambda generation, slot: sent.append((generation, slot)))
+    sender.send(0, 1)
+    sender.close()
+    sender.send(0, 2)
     assert sent == [(0, 1)]
 
     def dead(generation: int, slot: int) -> None:
         raise BrokenPipeError
 
-    Returns(dead).release(0, 1)
+    ReleaseSender(dead).send(0, 1)

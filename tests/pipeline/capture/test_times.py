@@ -1,4 +1,4 @@
-"""What a video says of its times, rate, rotation and depth is used or passed over by rules, and never believed."""
+"""Timestamps, rate, rotation and depth that a video claims are used by documented rules, and never trusted blindly."""
 
 import struct
 from collections.abc import Callable
@@ -18,8 +18,8 @@ Serve = Callable[[Handler], FakeServer]
 
 
 def slow_down_after(path: Path, frames: int) -> None:
-    """Make the frames after these last five times as long: an MP4's table of durations gets a second entry."""
-    data = bytearray(path.read_bytes()).replace(b"edts", b"free")  # that would cut it to its old length
+    """Make the frames after the first `frames` last five times as long, by a second entry in the table of durations."""
+    data = bytearray(path.read_bytes()).replace(b"edts", b"free")  # an edit list would cut it to its old length
     moov = data.index(b"moov")
     for name in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stts"):
         size = data.index(name, moov) - 4
@@ -30,14 +30,14 @@ def slow_down_after(path: Path, frames: int) -> None:
     path.write_bytes(data)
 
 
-def lay_on_its_side(path: Path) -> None:
-    """Turn an MP4's picture by a quarter, by its display matrix alone."""
+def rotate_display(path: Path) -> None:
+    """Rotate an MP4's image by 90 degrees through its display matrix."""
     data = bytearray(path.read_bytes())
     struct.pack_into(">9i", data, data.index(b"tkhd") + 44, 0, 1 << 16, 0, -1 << 16, 0, 0, 0, 0, 1 << 30)
     path.write_bytes(data)
 
 
-async def test_uneven_times_of_a_video_are_its_own(make_video: MakeVideo) -> None:
+async def test_uneven_timestamps_are_kept(make_video: MakeVideo) -> None:
     path = make_video("vfr.mp4", frames=30, fps=10.0, codec="mp4v")
     slow_down_after(path, 10)
     rig = await play(lossless(path))
@@ -47,18 +47,18 @@ async def test_uneven_times_of_a_video_are_its_own(make_video: MakeVideo) -> Non
 
 
 @pytest.mark.parametrize("upright", [True, False])
-async def test_a_video_that_lies_on_its_side_is_turned(make_video: MakeVideo, upright: bool) -> None:
+async def test_a_rotated_video_is_turned_upright(make_video: MakeVideo, upright: bool) -> None:
     path = make_video("a.mp4", frames=3, codec="mp4v")
     if not upright:
-        lay_on_its_side(path)
+        rotate_display(path)
     rig = await play(lossless(path), keep=True)
     expected = draw_number(2) if upright else np.rot90(draw_number(2), -1)
     assert {frame.stamp.source_size for frame in rig.frames} == {(320, 240) if upright else (240, 320)}
-    assert np.abs(rig.frames[2].pixels.astype(int) - expected).mean() < 8, "MPEG-4 loses as little at these edges"
+    assert np.abs(rig.frames[2].pixels.astype(int) - expected).mean() < 8, "MPEG-4 loses this little at the edges"
 
 
-async def test_a_claimed_rate_and_count_are_not_believed(serve: Serve) -> None:
-    """FFmpeg claims 25 frames/s and a count below nothing for Motion JPEG."""
+async def test_a_claimed_rate_and_count_are_not_trusted(serve: Serve) -> None:
+    """FFmpeg claims 25 frames/s and a negative count for Motion JPEG."""
     rig = make_rig(live(f"http://127.0.0.1:{serve(mjpeg(50)).port}/x"))
     async with running(rig):
         await rig.reached(lambda rig: len(rig.frames) >= 50)
@@ -68,7 +68,7 @@ async def test_a_claimed_rate_and_count_are_not_believed(serve: Serve) -> None:
     assert (status.info.fps, status.info.frame_count, status.info.finite) == (25.0, None, False)
 
 
-async def test_a_raw_stream_s_claims_are_used_for_nothing(tmp_path: Path) -> None:
+async def test_the_claims_of_a_raw_stream_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "raw.mjpeg"
     path.write_bytes(b"".join(cv2.imencode(".jpg", draw_number(n))[1].tobytes() for n in range(30)))
     rig = await play(lossless(path))
@@ -78,15 +78,16 @@ async def test_a_raw_stream_s_claims_are_used_for_nothing(tmp_path: Path) -> Non
     assert rig.camera.status.info.frame_count is None
 
 
-async def test_of_a_video_of_16_bits_the_upper_8_are_kept(tmp_path: Path) -> None:
+async def test_a_16_bit_video_keeps_the_upper_8_bits(tmp_path: Path) -> None:
     path = str(tmp_path / "gray16.mkv")
     how = [cv2.VIDEOWRITER_PROP_DEPTH, cv2.CV_16U, cv2.VIDEOWRITER_PROP_IS_COLOR, 0]
     writer = cv2.VideoWriter(path, cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*"FFV1"), 10.0, (64, 48), how)
     assert writer.isOpened()
-    picture = np.linspace(0, 65535, 64 * 48).astype(np.uint16).reshape(48, 64)
-    writer.write(picture)
+    image = np.linspace(0, 65535, 64 * 48).astype(np.uint16).reshape(48, 64)
+    writer.write(image)
     writer.release()
     rig = await play(lossless(path), keep=True)
     pixels = rig.frames[0].pixels
-    assert (pixels.dtype, pixels.shape) == (np.uint8, (48, 64, 3))
-    assert np.abs(pixels.astype(int) - (picture >> 8)[:, :, None]).max() <= 1, "FFmpeg may round"
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == (48, 64, 3)
+    assert np.abs(pixels.astype(int) - (image >> 8)[:, :, None]).max() <= 1, "FFmpeg may round"

@@ -301,7 +301,7 @@ def test_one_changed_bit_is_found_and_the_file_is_named(path: Path, name: str) -
     frames = [frame("a", number) for number in range(5)]
     with Engine(CONFIG) as engine:
         engine.open_stream("a", EPOCHS, ResizeMode.CROP)
-        with pytest.raises(StateError, match=rf"{path.name} is damaged: .* is not what was written"):
+        with pytest.raises(StateError, match=rf"{path.name} is damaged: the checksum of .* does not match"):
             engine.load_state("a", path)
         assert_equal(play(engine, frames), alone(frames, EPOCHS))
 
@@ -320,7 +320,7 @@ def test_a_damaged_file_is_refused_and_changes_nothing(path: Path, tmp_path: Pat
                 continue
             raise AssertionError(name)
         save_file({"tokens.0.0": torch.zeros(1)}, tmp_path / "other.safetensors")
-        for other, reason in (("other.safetensors", "holds no stream"), ("none", "none"), ("", tmp_path.name)):
+        for other, reason in (("other.safetensors", "is not a state file"), ("none", "none"), ("", tmp_path.name)):
             with pytest.raises(StateError, match=reason):
                 engine.load_state("a", tmp_path / other)
         records += play(engine, frames[6:])
@@ -359,7 +359,7 @@ def test_a_device_without_memory_for_a_file_is_not_blamed_on_the_file(
 def test_a_pipe_in_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
     """Opening it would block the whole process forever, signals included."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(StateError, match="pipe is no file"), state_file.open_state_file(tmp_path / "pipe"):
+    with pytest.raises(StateError, match="pipe is not a regular file"), state_file.open_state_file(tmp_path / "pipe"):
         pass
 
 

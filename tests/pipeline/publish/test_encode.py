@@ -1,4 +1,4 @@
-"""Every field of a record's header comes from the features it describes: none is left at a default, or mixed up."""
+"""Every field of a record's header comes from the features: none is swapped or left at its default."""
 
 import time
 
@@ -39,7 +39,7 @@ FEATURES = Features(
 )
 
 
-def test_a_header_says_what_the_features_are() -> None:
+def test_a_header_describes_its_features() -> None:
     before_ns, done_ns = time.time_ns(), time.monotonic_ns()
     header = features_header(
         FEATURES, instance="a1", model=MODEL, seq=2, dropped_total=3, failed_total=4, model_done_ns=done_ns - 5_000_000

@@ -1,17 +1,10 @@
-"""The publisher over real sockets: whatever its peers do, records go out whole, in order and within the budget."""
+"""The publisher over real sockets: whatever its peers do, records arrive whole, in order and within the budget."""
 
-import contextlib
-import os
-import signal
-import socket
-import stat
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,86 +12,21 @@ import pytest
 import zmq
 import zmq.auth
 
-from retinad.client import CurveKeys, FeaturesRecord, HelloRecord, Kind, Subscriber
-from retinad.client.wire import EndHeader, HelloHeader, ModelHeader, ServiceHeader, StatusHeader, decode
-from retinad.pipeline.config import CurveConfig, PublishConfig
+from retinad.client import EndRecord, FeaturesRecord, HelloRecord, Kind, Subscriber
+from retinad.client.wire import EndHeader, ServiceHeader, StatusHeader, decode
 from retinad.pipeline.errors import PublishError
-from retinad.pipeline.frames import DType, Features, Flag, FrameStamp, Numbers, OutputTensor, TokenGroup, TokenOutput
-from retinad.pipeline.publish import socket as publish_socket
-from retinad.pipeline.publish.endpoints import check_endpoints
-from retinad.pipeline.publish.publisher import Publisher
-from retinad.pipeline.publish.zap import zap_reply
 
-from ...client.zmtp import GREETING, frame, ready
-
-TCP = "tcp://127.0.0.1:0"
-DTYPES: dict[str, DType] = {"f2": "float16", "f4": "float32", "u2": "bfloat16"}
+from ...deadlines import scaled
+from .rig import make_features, make_publisher, poll_until, publish, raw_subscriber, receive_features
 
 
-def make_features(camera: str, seq: int, data: Numbers | None = None) -> Features:
-    stamp = FrameStamp(camera, 0, seq, time.time_ns(), time.monotonic_ns(), None, (640, 480))
-    patch = np.full((2, 3, 4), seq, np.float16) if data is None else data
-    output = TokenOutput.of(3, TokenGroup.PATCH, patch.shape, DTYPES[patch.dtype.str[1:]])
-    return Features(
-        stamp=stamp,
-        epoch=0,
-        epoch_frame=seq,
-        keyframe=True,
-        flags=frozenset({Flag.WARMUP, Flag.RESET}),
-        model_size=(518, 392),
-        grid=(2, 3),
-        to_source=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0)),
-        tensors=(OutputTensor(output, patch),),
-        latency_us={"queue": 10, "preprocess": 20, "model": 30},
-    )
-
-
-def make_publisher(
-    *endpoints: str, largest_message_bytes: int = 1000, burst_messages: int = 1, **config: object
-) -> Publisher:
-    return Publisher(
-        PublishConfig(endpoints=endpoints or (TCP,), **config),
-        model=ModelHeader(name="tiny", weights="random:0"),
-        largest_message_bytes=largest_message_bytes,
-        burst_messages=burst_messages,
-        describe=lambda: HelloHeader(version="1.2.3"),
-    )
-
-
-def publish(publisher: Publisher, camera: str, seq: int, data: "np.ndarray | None" = None) -> None:
-    publisher.publish_features(
-        make_features(camera, seq, data), seq=seq, dropped_total=1, failed_total=2, model_done_ns=time.monotonic_ns()
-    )
-
-
-def poll_until(publisher: Publisher, name: str, value: int, timeout_s: float = 5.0) -> None:
-    """Poll as the service does until a counter has at least a value."""
-    until = time.monotonic() + timeout_s
-    while getattr(publisher.statistics(), name) < value:
-        assert time.monotonic() < until, f"{name} stays below {value}: {publisher.statistics()}"
-        publisher.poll()
-        time.sleep(0.01)
-
-
-@contextmanager
-def raw_subscriber(endpoint: str, *topics: bytes, hwm: int = 1000) -> Iterator["zmq.Socket[bytes]"]:
-    with zmq.Context() as context, context.socket(zmq.SUB) as opened:
-        opened.setsockopt(zmq.LINGER, 0)
-        opened.setsockopt(zmq.RCVHWM, hwm)
-        for topic in topics:
-            opened.setsockopt(zmq.SUBSCRIBE, topic)
-        opened.connect(endpoint)
-        yield opened
-
-
-def test_a_record_arrives_as_it_was_made() -> None:
-    with make_publisher() as publisher, Subscriber(publisher.endpoints[0], timeout_s=5) as subscriber:
+def test_a_record_arrives_unchanged() -> None:
+    with make_publisher() as publisher, Subscriber(publisher.endpoints[0], timeout_s=scaled(5)) as subscriber:
         poll_until(publisher, "subscriptions_total", 2)
         data = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
         data.flags.writeable = False
         publish(publisher, "cam1", 5, data)
-        record = subscriber.receive()
-    assert isinstance(record, FeaturesRecord)
+        record = receive_features(subscriber)
     assert (record["layer3/patch"] == data).all()
     assert (record.camera, record.seq, record.source_seq) == ("cam1", 5, 5)
     assert (record.dropped_total, record.failed_total) == (1, 2)
@@ -109,12 +37,11 @@ def test_a_record_arrives_as_it_was_made() -> None:
 
 
 def test_bfloat16_arrives_exactly_as_float32() -> None:
-    with make_publisher() as publisher, Subscriber(publisher.endpoints[0], timeout_s=5) as subscriber:
+    with make_publisher() as publisher, Subscriber(publisher.endpoints[0], timeout_s=scaled(5)) as subscriber:
         poll_until(publisher, "subscriptions_total", 2)
         features = make_features("cam1", 0, np.array([0x3F80, 0xC020], np.uint16))
         publisher.publish_features(features, seq=0, dropped_total=0, failed_total=0, model_done_ns=0)
-        record = subscriber.receive()
-    assert isinstance(record, FeaturesRecord)
+        record = receive_features(subscriber)
     assert record["layer3/patch"].tolist() == [1.0, -2.5]
 
 
@@ -126,7 +53,7 @@ def test_big_endian_or_strided_tensors_are_refused() -> None:
             publish(publisher, "cam1", 0, np.zeros((4, 4), np.float16)[:, ::2])
 
 
-def test_the_wire_is_plain_multipart_that_any_reader_can_take_apart() -> None:
+def test_messages_are_plain_multipart_that_any_reader_can_split() -> None:
     with make_publisher() as publisher, raw_subscriber(publisher.endpoints[0], b"") as reader:
         poll_until(publisher, "subscriptions_total", 1)
         publisher.publish_hello()
@@ -150,10 +77,10 @@ def test_the_wire_is_plain_multipart_that_any_reader_can_take_apart() -> None:
     assert status.service.sent_messages == sent - 2
 
 
-def test_cam1_does_not_get_cam10() -> None:
+def test_a_subscription_to_cam1_does_not_match_cam10() -> None:
     with (
         make_publisher() as publisher,
-        Subscriber(publisher.endpoints[0], cameras=("cam1",), timeout_s=5) as subscriber,
+        Subscriber(publisher.endpoints[0], cameras=("cam1",), timeout_s=scaled(5)) as subscriber,
     ):
         poll_until(publisher, "subscriptions_total", 2)
         for seq in range(3):
@@ -176,8 +103,8 @@ def test_a_late_subscriber_gets_hello_at_once_and_not_only_at_the_heartbeat() ->
                 began = time.monotonic()
                 hellos = publisher.statistics().hello_messages
                 poll_until(publisher, "hello_messages", hellos + 1)
-                hello = subscriber.receive(5)
-                assert time.monotonic() - began < 1
+                hello = subscriber.receive(scaled(5))
+                assert time.monotonic() - began < scaled(1)
             assert isinstance(hello, HelloRecord)
             assert (hello.version, hello.endpoints, hello.heartbeat_s) == ("1.2.3", publisher.endpoints, 3600.0)
 
@@ -201,7 +128,7 @@ def test_a_storm_of_subscriptions_is_answered_with_few_hellos() -> None:
 
 
 def test_a_subscriber_that_never_reads_costs_the_budget_and_no_more() -> None:
-    """With libzmq's own limit of 1000 messages, one such subscriber was measured to cost 989 MB."""
+    """With libzmq's default limit of 1000 messages, one such subscriber cost 989 MB (measured)."""
     publisher = make_publisher(largest_message_bytes=200_000, buffer_mb=1)
     with publisher, raw_subscriber(publisher.endpoints[0], b"", hwm=1):
         assert publisher.statistics().send_hwm == 5
@@ -213,7 +140,7 @@ def test_a_subscriber_that_never_reads_costs_the_budget_and_no_more() -> None:
             publish(publisher, "cam1", seq, data)
             del data
         time.sleep(0.1)
-        # Beyond the queue: the message being sent, and what pyzmq has not let go of yet. The rest is the kernel's.
+        # Beyond the queue: the message being sent, and one that pyzmq has not released. The kernel holds the rest.
         assert sum(payload() is not None for payload in payloads) <= 5 + 2
 
 
@@ -226,423 +153,24 @@ def test_the_queue_holds_a_burst_of_all_cameras_whatever_the_budget() -> None:
             for camera in range(16):
                 publish(publisher, f"cam{camera}", step, np.zeros(100_000, np.float16))
             for _ in range(16):
-                record = subscriber.receive(5)
-                assert isinstance(record, FeaturesRecord)
+                record = receive_features(subscriber)
                 assert (record.seq, record.gaps) == (step, ())
 
 
 def test_a_short_queue_drops_nothing_for_a_subscriber_that_keeps_up() -> None:
-    """libzmq looks only once in a millisecond for what its peers have read, and takes an empty queue for full."""
+    """libzmq checks what its peers have read only once per millisecond, and considers an empty queue full."""
     with make_publisher(largest_message_bytes=4_000_000, buffer_mb=1) as publisher:
         assert publisher.statistics().send_hwm == 2
         with Subscriber(publisher.endpoints[0]) as subscriber:
             poll_until(publisher, "subscriptions_total", 2)
             for seq in range(500):
                 publish(publisher, "cam1", seq)
-                record = subscriber.receive(5)
-                assert isinstance(record, FeaturesRecord)
+                record = receive_features(subscriber)
                 assert (record.seq, record.gaps) == (seq, ())
-
-
-NEVER_READS = """
-import sys, time, zmq
-s = zmq.Context().socket(zmq.SUB)
-s.setsockopt(zmq.RCVHWM, 1)
-s.subscribe(b"")
-s.connect(sys.argv[1])
-s.recv_multipart()
-print(flush=True)
-time.sleep(60)
-"""
-
-
-def test_subscribers_stuck_on_tcp_are_gone_after_five_seconds_and_others_lose_nothing() -> None:
-    """One whose process stands still, and one whose process lives but does not read."""
-    with (
-        make_publisher(largest_message_bytes=200_000) as publisher,
-        Subscriber(publisher.endpoints[0], timeout_s=5) as healthy,
-        subprocess.Popen([sys.executable, "-c", NEVER_READS, publisher.endpoints[0]], stdout=subprocess.PIPE) as still,
-        subprocess.Popen([sys.executable, "-c", NEVER_READS, publisher.endpoints[0]], stdout=subprocess.PIPE) as busy,
-    ):
-        try:
-            poll_until(publisher, "subscriptions_total", 4)
-            for stuck in (still, busy):
-                publisher.publish_hello()
-                assert stuck.stdout is not None
-                stuck.stdout.readline()
-            still.send_signal(signal.SIGSTOP)
-            began = time.monotonic()
-            seq = 0
-            while publisher.statistics().peers > 1:
-                assert time.monotonic() - began < 8, publisher.statistics()
-                publish(publisher, "cam1", seq, np.zeros(100_000, np.float16))
-                publisher.poll()
-                record = healthy.receive()
-                assert isinstance(record, FeaturesRecord)
-                assert (record.seq, record.gaps) == (seq, ())
-                seq += 1
-                time.sleep(0.02)
-        finally:
-            still.kill()
-            busy.kill()
-
-
-def test_no_subscriber_is_pinged() -> None:
-    """libzmq aborts one that has been disconnected, and then comes upon a ping among what it has not read yet."""
-    with make_publisher() as publisher:
-        host, _, port = publisher.endpoints[0].removeprefix("tcp://").rpartition(":")
-        with socket.create_connection((host, int(port))) as raw:
-            raw.sendall(GREETING)
-            heard = b""
-            while b"NULL" not in heard:
-                heard += raw.recv(4096)
-            raw.sendall(ready(b"SUB") + frame(b"\x01"))  # it subscribes to everything
-            raw.settimeout(0.1)
-            deadline = time.monotonic() + 5  # libzmq's pings would come every 2 s, as they did
-            while time.monotonic() < deadline:
-                publisher.poll()
-                with contextlib.suppress(TimeoutError):
-                    heard += raw.recv(4096)
-    assert b"hello/" in heard
-    assert b"PING" not in heard
-
-
-def test_every_option_is_set_when_the_socket_is_bound(keys: "Keys", monkeypatch: pytest.MonkeyPatch) -> None:
-    """libzmq gives most of them to connections that come later only, and says nothing where it is too late."""
-    wanted = {
-        zmq.SNDHWM: 2,
-        zmq.RCVHWM: 0,
-        zmq.LINGER: 500,
-        zmq.MAXMSGSIZE: 1024,
-        zmq.HANDSHAKE_IVL: 5000,
-        zmq.HEARTBEAT_IVL: 0,
-        zmq.TCP_MAXRT: 5000,
-        zmq.TCP_KEEPALIVE: 1,
-        zmq.TCP_KEEPALIVE_IDLE: 60,
-        zmq.TCP_KEEPALIVE_INTVL: 10,
-        zmq.TCP_KEEPALIVE_CNT: 3,
-        zmq.CURVE_SERVER: 1,
-        zmq.ZAP_DOMAIN: b"retinad",
-        zmq.ZAP_ENFORCE_DOMAIN: 1,
-    }
-    found: list[dict[int, object]] = []
-    bind = publish_socket._bind
-
-    def look(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
-        found.append({option: socket.getsockopt(option) for option in wanted})
-        return bind(socket, endpoint)
-
-    monkeypatch.setattr(publish_socket, "_bind", look)
-    with make_publisher(largest_message_bytes=1 << 30, curve=keys.config()):
-        assert found == [wanted]
-
-
-def test_a_port_in_use_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(PublishError, match=f"cannot bind {endpoint}: another process has it"):
-            make_publisher(TCP, endpoint).open()
-
-
-@pytest.mark.parametrize("endpoint", ["tcp://192.0.2.1:0", "tcp://127.0.0.1:x"])
-def test_what_cannot_be_bound_is_a_publish_error(endpoint: str) -> None:
-    with pytest.raises(PublishError, match=f"cannot bind {endpoint}"):
-        make_publisher(endpoint, allow_plaintext=True).open()
-
-
-@pytest.mark.parametrize(
-    "endpoint", ["", "nonsense", "inproc://x", "ipc://", "ipc://*", "tcp://nowhere", "ipc:///" + "x" * 107]
-)
-def test_what_is_no_endpoint_is_a_publish_error(endpoint: str) -> None:
-    with pytest.raises(PublishError):
-        make_publisher(endpoint).open()
-
-
-def test_no_endpoint_at_all_is_a_publish_error() -> None:
-    with pytest.raises(PublishError, match="no endpoint"):
-        Publisher(
-            PublishConfig(endpoints=()),
-            model=ModelHeader(name="m", weights="w"),
-            largest_message_bytes=1,
-            describe=HelloHeader,
-        ).open()
-
-
-@pytest.mark.parametrize(
-    "host", ["*", "0.0.0.0", "[::]", "192.168.1.5", "eth0", "retina.example", "[::ffff:192.0.2.1]"]
-)
-def test_beyond_this_machine_only_with_curve_or_by_consent(host: str, tmp_path: Path) -> None:
-    endpoint = f"tcp://{host}:5555"
-    with pytest.raises(PublishError, match="allow_plaintext"):
-        check_endpoints(PublishConfig(endpoints=(endpoint,)))
-    check_endpoints(PublishConfig(endpoints=(endpoint,), allow_plaintext=True))
-    check_endpoints(PublishConfig(endpoints=(endpoint,), curve=CurveConfig(tmp_path, tmp_path)))
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "lo", "[::1]"])
-def test_this_machine_needs_no_consent(host: str) -> None:
-    check_endpoints(PublishConfig(endpoints=(f"tcp://{host}:5555", "ipc:///run/x")))
-
-
-def test_ipv6_loopback_works() -> None:
-    if not socket.has_ipv6:
-        pytest.skip("no IPv6 here")
-    try:
-        publisher = make_publisher("tcp://[::1]:0")
-        publisher.open()
-    except PublishError:
-        pytest.skip("no IPv6 loopback here")
-    with publisher, Subscriber(publisher.endpoints[0]) as subscriber:
-        poll_until(publisher, "subscriptions_total", 2)
-        publish(publisher, "cam1", 0)
-        assert subscriber.receive(5).camera == "cam1"
-
-
-def test_an_ipc_endpoint_cannot_be_stolen_and_its_holder_is_named(tmp_path: Path) -> None:
-    """libzmq itself would remove the first one's socket file, and leave it silent."""
-    endpoint = f"ipc://{tmp_path}/s"
-    with make_publisher(endpoint) as publisher, Subscriber(endpoint) as subscriber:
-        with pytest.raises(
-            PublishError, match=f"cannot bind {endpoint}: process {os.getpid()} publishes there already"
-        ):
-            make_publisher(endpoint).open()
-        poll_until(publisher, "subscriptions_total", 2)
-        publish(publisher, "cam1", 0)
-        assert subscriber.receive(5).camera == "cam1"
-
-
-def test_an_ipc_endpoint_held_without_a_lock_is_left_alone(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(f"{tmp_path}/s")
-        other.listen()
-        with pytest.raises(PublishError, match="does not lock it"):
-            make_publisher(f"ipc://{tmp_path}/s").open()
-
-
-def test_a_socket_file_is_for_the_group_and_goes_with_the_publisher(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))  # left by a process that was killed
-    umask = os.umask(0o022)
-    try:
-        with make_publisher(f"ipc://{path}"):
-            assert stat.S_IMODE(path.stat().st_mode) == 0o660
-        assert not path.exists()
-        with make_publisher(f"ipc://{path}"):
-            assert path.is_socket()
-    finally:
-        assert os.umask(umask) == 0o022
-
-
-def test_a_file_that_is_no_socket_is_not_removed(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("data")
-    with pytest.raises(PublishError, match="is left alone"):
-        make_publisher(f"ipc://{tmp_path}/precious").open()
-    assert (tmp_path / "precious").read_text() == "data"
-
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PublishError, match=r"none/s\.lock: No such file or directory"):
-        make_publisher(f"ipc://{tmp_path}/none/s").open()
-
-
-def test_garbage_and_idle_peers_are_harmless_and_counted() -> None:
-    with make_publisher() as publisher, Subscriber(publisher.endpoints[0]) as subscriber:
-        poll_until(publisher, "subscriptions_total", 2)
-        port = int(publisher.endpoints[0].rpartition(":")[2])
-        idle = socket.create_connection(("127.0.0.1", port))
-        for garbage in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(5000), b"\xff" + bytes(9), b""):
-            with socket.create_connection(("127.0.0.1", port)) as peer:
-                peer.sendall(garbage)
-                time.sleep(0.02)
-        poll_until(publisher, "connections_total", 6)
-        poll_until(publisher, "handshake_failures", 1)
-        for seq in range(20):
-            publish(publisher, "cam1", seq)
-            publisher.poll()
-            record = subscriber.receive(5)
-            assert isinstance(record, FeaturesRecord)
-            assert (record.seq, record.gaps) == (seq, ())
-        idle.close()
-
-
-def test_foreign_messages_of_a_peer_are_ignored() -> None:
-    with make_publisher(heartbeat_s=3600.0) as publisher, zmq.Context() as context, context.socket(zmq.XSUB) as peer:
-        peer.setsockopt(zmq.LINGER, 0)
-        peer.connect(publisher.endpoints[0])
-        for parts in ([b"no subscription"], [b"two", b"parts"], [b""], [b"\x00never subscribed"], [b"\x01hello/"]):
-            peer.send_multipart(parts)
-        poll_until(publisher, "subscriptions_total", 1)
-        publish(publisher, "cam1", 0)
-        assert publisher.statistics().subscriptions_total == 1
-
-
-def test_a_peer_that_sends_too_much_is_cut_off() -> None:
-    """One subscription of a megabyte is enough to overflow the stack in libzmq's tree of subscriptions."""
-    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-    ready = b"\x05READY\x0bSocket-Type" + (3).to_bytes(4, "big") + b"SUB"
-    with make_publisher() as publisher:
-        with socket.create_connection(("127.0.0.1", int(publisher.endpoints[0].rpartition(":")[2]))) as peer:
-            peer.sendall(greeting)
-            time.sleep(0.1)
-            peer.sendall(b"\x04" + bytes([len(ready)]) + ready + b"\x00\x01\x01")
-            poll_until(publisher, "subscriptions_total", 1)
-            peer.sendall(b"\x02" + (1 << 20).to_bytes(8, "big") + b"\x01")
-            poll_until(publisher, "disconnected_total", 1)
-        assert publisher.statistics().subscriptions_total == 1
-
-
-class Keys:
-    """Key files of a service and its clients."""
-
-    def __init__(self, folder: Path) -> None:
-        self.authorized = folder / "authorized"
-        self.authorized.mkdir()
-        self._folder = folder
-        self.server_public, self.server_secret = self.make("server")
-
-    def make(self, name: str, *, authorized: bool = False) -> tuple[Path, Path]:
-        public, secret = map(Path, zmq.auth.create_certificates(self._folder, name))
-        if authorized:
-            (self.authorized / public.name).write_bytes(public.read_bytes())
-        return public, secret
-
-    def client(self, name: str, *, authorized: bool) -> CurveKeys:
-        return CurveKeys(self.make(name, authorized=authorized)[1], self.server_public)
-
-    def config(self) -> CurveConfig:
-        return CurveConfig(self.server_secret, self.authorized)
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> Keys:
-    return Keys(tmp_path)
-
-
-@contextmanager
-def polled_elsewhere(publisher: Publisher) -> Iterator[None]:
-    """Open a publisher on a thread that polls it and publishes, as a service would."""
-    stop, ready = threading.Event(), threading.Event()
-
-    def serve() -> None:
-        with publisher:
-            ready.set()
-            seq = 0
-            while not stop.wait(0.01):
-                publisher.poll()
-                publish(publisher, "cam1", seq)
-                seq += 1
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    ready.wait()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def test_curve_lets_in_those_on_the_list_only(keys: Keys) -> None:
-    """Without a ZAP handler any key pair gets in, measured."""
-    publisher = make_publisher(curve=keys.config())
-    welcome = keys.client("welcome", authorized=True)
-    with polled_elsewhere(publisher):
-        endpoint = publisher.endpoints[0]
-        with Subscriber(endpoint, curve=welcome) as subscriber:
-            assert subscriber.receive(5).camera == "cam1"
-            assert (publisher.statistics().unauthorized, publisher.statistics().handshake_failures) == (0, 0)
-        with (
-            Subscriber(endpoint, curve=keys.client("stranger", authorized=False)) as subscriber,
-            pytest.raises(TimeoutError, match=r"refuses the connection\. Check the CURVE keys"),
-        ):
-            subscriber.receive(0.5)
-        assert publisher.statistics().unauthorized >= 1
-        with Subscriber(endpoint) as subscriber, pytest.raises(TimeoutError, match=r"refuses|not connected"):
-            subscriber.receive(0.5)
-        wrong = CurveKeys(welcome.client_secret_key_file, keys.make("other")[0])
-        with (
-            Subscriber(endpoint, curve=wrong) as subscriber,
-            pytest.raises(TimeoutError, match=r"refuses|not connected"),
-        ):
-            subscriber.receive(0.5)
-        assert publisher.statistics().handshake_failures >= 3
-
-
-def test_a_key_added_or_removed_counts_from_the_next_connection_on(keys: Keys) -> None:
-    publisher = make_publisher(curve=keys.config())
-    client = keys.client("late", authorized=False)
-    with polled_elsewhere(publisher):
-        endpoint = publisher.endpoints[0]
-        with Subscriber(endpoint, curve=client) as subscriber:
-            with pytest.raises(TimeoutError):
-                subscriber.receive(0.3)
-            added = keys.authorized / "late.key"
-            added.write_bytes((keys.server_public.parent / "late.key").read_bytes())
-            assert subscriber.receive(5).camera == "cam1"
-        added.unlink()
-        with Subscriber(endpoint, curve=client) as subscriber, pytest.raises(TimeoutError):
-            subscriber.receive(0.3)
-
-
-NO_KEYS = ["half a k", 'public-key = "abcd"', f'public-key = "{"~" * 40}"', f'public-key = "{"0" * 45}"', "public-key"]
-
-
-@pytest.mark.parametrize("text", NO_KEYS)
-def test_a_list_that_becomes_unreadable_still_holds_and_is_told(keys: Keys, text: str) -> None:
-    publisher = make_publisher(curve=keys.config())
-    client = keys.client("robot", authorized=True)
-    with polled_elsewhere(publisher):
-        (keys.authorized / "broken.key").write_text(text)
-        with Subscriber(publisher.endpoints[0], curve=client) as subscriber:
-            assert subscriber.receive(5).camera == "cam1"
-        assert "broken.key" in (publisher.statistics().keys_error or "")
-        (keys.authorized / "broken.key").unlink()
-        with Subscriber(publisher.endpoints[0], curve=client) as subscriber:
-            assert subscriber.receive(5).camera == "cam1"
-        assert publisher.statistics().keys_error is None
-
-
-def test_keys_that_cannot_be_read_are_named_and_never_shown(keys: Keys, tmp_path: Path) -> None:
-    secret = zmq.auth.load_certificate(keys.server_secret)[1]
-    assert secret is not None
-    for config, why in (
-        (CurveConfig(tmp_path / "none.key_secret", keys.authorized), "none.key_secret"),
-        (CurveConfig(keys.server_public, keys.authorized), "holds no secret key"),
-        (CurveConfig(keys.server_secret, tmp_path / "none"), "authorized_keys_dir"),
-    ):
-        with pytest.raises(PublishError, match=why) as caught:
-            make_publisher(curve=config).open()
-        assert secret.decode() not in str(caught.value)
-    for text in NO_KEYS:
-        (keys.authorized / "broken.key").write_text(text)
-        with pytest.raises(PublishError, match=r"broken\.key"):
-            make_publisher(curve=keys.config()).open()
-        (keys.authorized / "broken.key").unlink()
-        (tmp_path / "broken.key_secret").write_text(f'public-key = "{"0" * 40}"\n' + text.replace("public", "secret"))
-        with pytest.raises(PublishError, match=r"broken\.key_secret"):
-            make_publisher(curve=CurveConfig(tmp_path / "broken.key_secret", keys.authorized)).open()
-
-
-@pytest.mark.parametrize(
-    "request_parts",
-    [
-        [],
-        [b"1.0"],
-        [b"1.0", b"7", b"d", b"a", b"", b"NULL"],
-        [b"1.0", b"7", b"d", b"a", b"", b"PLAIN", b"user", b"password"],
-        [b"1.0", b"7", b"d", b"a", b"", b"CURVE", b"K" * 31],
-        [b"2.0", b"7", b"d", b"a", b"", b"CURVE", b"K" * 32],
-    ],
-)
-def test_whoever_is_not_on_the_list_is_refused(request_parts: list[bytes]) -> None:
-    allowed = frozenset([b"K" * 32])
-    assert zap_reply(request_parts, allowed)[2] == b"400"
-    assert zap_reply([b"1.0", b"7", b"d", b"a", b"", b"CURVE", b"K" * 32], allowed)[:3] == [b"1.0", b"7", b"200"]
 
 
 def test_closing_takes_half_a_second_at_most_even_with_a_subscriber_that_never_reads() -> None:
-    """pyzmq's own default would wait for it for ever."""
+    """pyzmq's default would wait for it indefinitely."""
     publisher = make_publisher(largest_message_bytes=1_000_000)
     with publisher, raw_subscriber(publisher.endpoints[0], b"", hwm=1):
         poll_until(publisher, "subscriptions_total", 1)
@@ -651,16 +179,18 @@ def test_closing_takes_half_a_second_at_most_even_with_a_subscriber_that_never_r
         began = time.monotonic()
         publisher.close()
         publisher.close()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < scaled(1)
 
 
-def test_what_was_published_last_still_arrives_after_closing() -> None:
+def test_the_last_message_arrives_after_closing() -> None:
     publisher = make_publisher()
     with publisher, Subscriber(publisher.endpoints[0], kinds=(Kind.END,)) as subscriber:
         poll_until(publisher, "subscriptions_total", 2)
         publisher.publish_end(EndHeader(camera="cam1", reason="stopped"))
         publisher.close()
-        assert subscriber.receive(5).camera == "cam1"
+        end = subscriber.receive(scaled(5))
+        assert isinstance(end, EndRecord)
+        assert end.camera == "cam1"
 
 
 def test_large_tensors_go_out_uncopied_and_arrive_unchanged() -> None:
@@ -670,19 +200,18 @@ def test_large_tensors_go_out_uncopied_and_arrive_unchanged() -> None:
         held = weakref.ref(arrays[0])
         for seq, array in enumerate(arrays):
             publish(publisher, "cam1", seq, array)
-        del arrays, array  # libzmq's references keep them
+        del arrays, array  # only libzmq refers to them
         for seq in range(20):
-            record = subscriber.receive(5)
-            assert isinstance(record, FeaturesRecord)
+            record = receive_features(subscriber)
             assert record.seq == seq
             assert (record["layer3/patch"] == seq).all()
         until = time.monotonic() + 5
         while held() is not None and time.monotonic() < until:
             time.sleep(0.01)
-        assert held() is None  # and let go of them after the send
+        assert held() is None  # and releases them after the send
 
 
-def test_a_publisher_killed_in_mid_message_leaves_the_subscriber_well(tmp_path: Path) -> None:
+def test_a_publisher_killed_within_a_message_does_not_harm_the_subscriber(tmp_path: Path) -> None:
     """A subscriber gets whole messages or none."""
     code = (
         "import sys, zmq; s = zmq.Context().socket(zmq.XPUB); s.bind(sys.argv[1]); s.recv()\n"
@@ -702,7 +231,7 @@ def test_a_publisher_killed_in_mid_message_leaves_the_subscriber_well(tmp_path: 
             assert len(reader.recv_multipart()) == 3
 
 
-def test_use_from_another_thread_is_an_error_and_not_an_abort() -> None:
+def test_use_from_another_thread_raises_and_does_not_abort() -> None:
     with make_publisher() as publisher:
         caught: list[BaseException] = []
 
@@ -719,7 +248,7 @@ def test_use_from_another_thread_is_an_error_and_not_an_abort() -> None:
         assert len(caught) == 2
 
 
-def test_a_closed_publisher_says_so() -> None:
+def test_a_closed_publisher_raises() -> None:
     publisher = make_publisher()
     for call in (publisher.poll, publisher.publish_hello, publisher.statistics):
         with pytest.raises(PublishError, match="closed"):
@@ -734,7 +263,7 @@ def test_subscribers_that_come_and_go_leave_nothing_behind() -> None:
             with raw_subscriber(endpoint, b"features/"):
                 poll_until(publisher, "subscriptions_total", seq + 1)
                 publish(publisher, "cam1", seq)
-        # Connections are told of by events, which come a little later than the subscriptions themselves.
+        # Connections are reported by events, which arrive a little later than the subscriptions.
         poll_until(publisher, "connections_total", 60)
         until = time.monotonic() + 5
         while publisher.statistics().peers and time.monotonic() < until:
@@ -745,7 +274,7 @@ def test_subscribers_that_come_and_go_leave_nothing_behind() -> None:
 
 
 def test_subscribers_that_come_and_go_cost_a_steady_one_nothing_and_the_counters_add_up() -> None:
-    with make_publisher() as publisher, Subscriber(publisher.endpoints[0], timeout_s=5) as steady:
+    with make_publisher() as publisher, Subscriber(publisher.endpoints[0], timeout_s=scaled(5)) as steady:
         poll_until(publisher, "subscriptions_total", 2)
         first = publisher.statistics()
         for seq in range(5000):
@@ -753,8 +282,7 @@ def test_subscribers_that_come_and_go_cost_a_steady_one_nothing_and_the_counters
                 with raw_subscriber(publisher.endpoints[0], b"features/"):
                     poll_until(publisher, "subscriptions_total", 3 + seq // 100)
             publish(publisher, "cam1", seq)
-            record = steady.receive()
-            assert isinstance(record, FeaturesRecord)
+            record = receive_features(steady)
             assert (record.seq, record.gaps) == (seq, ())
         poll_until(publisher, "disconnected_total", 50)
         last = publisher.statistics()
@@ -764,10 +292,10 @@ def test_subscribers_that_come_and_go_cost_a_steady_one_nothing_and_the_counters
 
 
 def test_polling_and_publishing_without_peers_is_cheap() -> None:
-    """The event loop calls both all the time."""
+    """The event loop calls both continuously."""
     with make_publisher(heartbeat_s=3600.0) as publisher:
         began = time.monotonic()
         for seq in range(1000):
             publisher.poll()
             publish(publisher, "cam1", seq)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < scaled(2)

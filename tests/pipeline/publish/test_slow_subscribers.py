@@ -1,4 +1,4 @@
-"""Whoever does not read is named, and nobody else is."""
+"""A subscriber that does not read is named, and no other."""
 
 import os
 import socket
@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from retinad.client import FeaturesRecord, Subscriber
-from retinad.pipeline.publish import slow_subscribers as peers
+from retinad.pipeline.publish import slow_subscribers
 from retinad.pipeline.publish.slow_subscribers import Peers
 
-from .test_publisher import make_publisher, poll_until, publish, raw_subscriber
+from ...deadlines import scaled
+from .rig import make_publisher, poll_until, publish, raw_subscriber
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "SLOW_S", 0.3)
+    monkeypatch.setattr(slow_subscribers, "SLOW_S", 0.3)
 
 
 @pytest.mark.parametrize("transport", ["tcp", "ipc"])
@@ -27,7 +28,7 @@ def test_a_subscriber_that_does_not_read_is_named_once_and_one_that_reads_is_not
     endpoint = "tcp://127.0.0.1:0" if transport == "tcp" else f"ipc://{tmp_path}/s"
     with (
         make_publisher(endpoint, largest_message_bytes=1_000_000, buffer_mb=4) as publisher,
-        Subscriber(publisher.endpoints[0], timeout_s=5) as reader,
+        Subscriber(publisher.endpoints[0], timeout_s=scaled(5)) as reader,
     ):
         poll_until(publisher, "subscriptions_total", 2)
         named: list[str] = []
@@ -49,18 +50,18 @@ def test_a_subscriber_that_does_not_read_is_named_once_and_one_that_reads_is_not
         assert name == f"process {os.getpid()}" if transport == "ipc" else name.startswith("127.0.0.1:")
 
 
-def test_a_descriptor_that_is_closed_or_another_thing_by_now_does_no_harm(tmp_path: Path) -> None:
+def test_a_descriptor_that_was_closed_or_reused_is_harmless(tmp_path: Path) -> None:
     here, there = socket.socketpair()
     watched = Peers()
-    watched.came(here.fileno())
+    watched.add(here.fileno())
     descriptor = here.fileno()
     here.close()
     there.close()
-    watched.look()
+    watched.check()
     with (tmp_path / "file").open("w") as other:
-        watched.came(descriptor)
-        watched.came(other.fileno())
-        watched.look()
-    watched.went(descriptor)
-    watched.went(descriptor)
+        watched.add(descriptor)
+        watched.add(other.fileno())
+        watched.check()
+    watched.remove(descriptor)
+    watched.remove(descriptor)
     assert watched.take_slow() == ()

@@ -1,13 +1,15 @@
-"""Pictures of any kind become 8-bit BGR by documented rules, and a bad one does not stop the others."""
+"""Images of any format become 8-bit BGR by documented rules, and an unreadable one does not stop the others."""
 
 import os
 import struct
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,21 +17,21 @@ from hypothesis import strategies as st
 from retinad.pipeline.errors import SourceError, SourceFault
 from retinad.pipeline.sources.exif import orientation, upright
 from retinad.pipeline.sources.images import ImagesReader, decode
-from retinad.pipeline.sources.open import open_path
-from retinad.pipeline.sources.paths import list_pictures, match_files, natural_key
+from retinad.pipeline.sources.paths import list_images, match_files, natural_key, open_path
 from retinad.pipeline.sources.reader import UnreadableImage
 
 from ..capture.rig import lossless
 
 HEIGHT, WIDTH = 48, 64
+Image = npt.NDArray[np.integer | np.floating]
 
 
-def picture(channels: int = 3, dtype: type = np.uint8) -> np.ndarray:
+def random_image(channels: int = 3, dtype: type[np.unsignedinteger] = np.uint8) -> npt.NDArray[np.unsignedinteger]:
     shape = (HEIGHT, WIDTH, channels)[: 2 if channels == 1 else 3]
     return np.random.default_rng(channels).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
 
 
-def encode(image: np.ndarray, suffix: str = ".png") -> bytes:
+def encode(image: Image, suffix: str = ".png") -> bytes:
     return cv2.imencode(suffix, image)[1].tobytes()
 
 
@@ -38,31 +40,31 @@ def exif(number: int) -> bytes:
     return b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, number, 0, 0)
 
 
-def png_with_exif(image: np.ndarray, number: int) -> bytes:
+def png_with_exif(image: Image, number: int) -> bytes:
     data, body = encode(image), b"eXIf" + exif(number)
     chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
     return data[:33] + chunk + data[33:]  # after the signature and IHDR
 
 
-def jpeg_with_exif(image: np.ndarray, number: int) -> bytes:
+def jpeg_with_exif(image: Image, number: int) -> bytes:
     body = b"Exif\0\0" + exif(number)
     return b"\xff\xd8\xff\xe1" + struct.pack(">H", len(body) + 2) + body + encode(image, ".jpg")[2:]
 
 
 def test_gray_is_repeated() -> None:
-    gray = picture(1)
+    gray = random_image(1)
     assert np.array_equal(decode(encode(gray)), np.repeat(gray[:, :, None], 3, axis=2))
 
 
 def test_sixteen_bits_keep_the_upper_eight() -> None:
-    deep = picture(3, np.uint16)
+    deep = random_image(3, np.uint16)
     assert np.array_equal(decode(encode(deep)), (deep >> 8).astype(np.uint8))
-    gray = picture(1, np.uint16)
+    gray = random_image(1, np.uint16)
     assert np.array_equal(decode(encode(gray))[:, :, 0], (gray >> 8).astype(np.uint8))
 
 
-def test_transparent_parts_lie_on_white() -> None:
-    image = picture(4)
+def test_transparent_parts_are_blended_with_white() -> None:
+    image = random_image(4)
     image[0, 0] = (10, 20, 30, 0)
     image[0, 1] = (10, 20, 30, 255)
     image[0, 2] = (0, 100, 255, 51)
@@ -73,8 +75,8 @@ def test_transparent_parts_lie_on_white() -> None:
 
 
 @pytest.mark.parametrize("number", range(1, 9))
-def test_noted_orientation_is_applied_to_every_format(number: int) -> None:
-    image = cv2.resize(picture()[:6, :8], (WIDTH, HEIGHT), interpolation=cv2.INTER_NEAREST)
+def test_exif_orientation_is_applied_to_every_format(number: int) -> None:
+    image = random_image()[:6, :8].repeat(8, axis=0).repeat(8, axis=1)  # large blocks, for JPEG
     expected = upright(image, number)
     assert np.array_equal(decode(png_with_exif(image, number)), expected)
     by_opencv = decode(jpeg_with_exif(image, number))
@@ -82,8 +84,8 @@ def test_noted_orientation_is_applied_to_every_format(number: int) -> None:
     assert np.abs(by_opencv.astype(int) - upright(decode(encode(image, ".jpg")), number).astype(int)).max() <= 8
 
 
-def test_transparency_and_orientation_go_together() -> None:
-    assert np.array_equal(decode(png_with_exif(picture(4), 6)), upright(decode(encode(picture(4))), 6))
+def test_transparency_and_orientation_combine() -> None:
+    assert np.array_equal(decode(png_with_exif(random_image(4), 6)), upright(decode(encode(random_image(4))), 6))
 
 
 @pytest.mark.parametrize("tail", [b"", b"MM", b"XX\0*\0\0\0\x08", b"II*\0\xff\xff\xff\xff", exif(0), exif(9)])
@@ -100,31 +102,31 @@ def test_odd_sizes_are_read(shape: tuple[int, int]) -> None:
     ("data", "words"),
     [
         (b"", "is empty"),
-        (b"hello world", "no picture"),
-        (encode(picture(), ".jpg")[:1500], "cut short"),
-        (encode(picture())[:3000], "no picture|damaged"),
-        (encode(picture().astype(np.float32), ".tiff"), "float32"),
+        (b"hello world", "not an image"),
+        (encode(random_image(), ".jpg")[:1500], "truncated"),
+        (encode(random_image())[:3000], "not an image|damaged"),
+        (encode(random_image().astype(np.float32), ".tiff"), "float32"),
     ],
     ids=["empty", "text", "half a jpeg", "half a png", "float"],
 )
-def test_unreadable_pictures_say_why(data: bytes, words: str) -> None:
+def test_unreadable_images_say_why(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         decode(data)
 
 
-def test_a_header_that_claims_a_huge_picture_costs_no_memory() -> None:
+def test_a_header_that_claims_a_huge_image_costs_no_memory() -> None:
     head = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
-    data = bytearray(encode(picture()))
+    data = bytearray(encode(random_image()))
     data[16:29] = head
     data[29:33] = struct.pack(">I", zlib.crc32(b"IHDR" + head))
-    with pytest.raises(ValueError, match="no picture"):
+    with pytest.raises(ValueError, match="not an image"):
         decode(bytes(data))
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([".png", ".jpg", ".bmp", ".tiff", ".webp", ".ppm"]), st.data())
-def test_any_damage_is_a_picture_or_an_error(suffix: str, draw: st.DataObject) -> None:
-    data = bytearray(encode(picture(), suffix))
+def test_any_damaged_file_is_an_image_or_an_error(suffix: str, draw: st.DataObject) -> None:
+    data = bytearray(encode(random_image(), suffix))
     for _ in range(draw.draw(st.integers(1, 8))):
         data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
     del data[draw.draw(st.integers(1, len(data))) :]
@@ -136,13 +138,13 @@ def test_any_damage_is_a_picture_or_an_error(suffix: str, draw: st.DataObject) -
 
 
 @pytest.mark.parametrize("special", ["/dev/zero", "pipe"])
-def test_what_is_no_file_is_left_out_unread(tmp_path: Path, special: str) -> None:
-    """A pipe would wait, and half a GiB of a device takes longer than a stall."""
+def test_a_special_file_is_left_out_unread(tmp_path: Path, special: str) -> None:
+    """A pipe would block, and reading half a GiB of a device takes longer than the stall timeout."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "a.png").symlink_to(special)
     reader = ImagesReader([str(tmp_path / "a.png")])
     assert reader.grab() is not None
-    with pytest.raises(UnreadableImage, match="it is no file"):
+    with pytest.raises(UnreadableImage, match="it is not a regular file"):
         reader.retrieve(None)
 
 
@@ -163,16 +165,16 @@ def test_natural_order() -> None:
     assert sorted(names, key=natural_key) == ordered
 
 
-def test_folders_are_listed_with_their_holes(make_folder: object, tmp_path: Path) -> None:
-    folder = make_folder(12)  # type: ignore[operator]
+def test_folders_are_listed_with_their_gaps(make_folder: Callable[..., Path]) -> None:
+    folder = make_folder(12)
     (folder / "f3.png").unlink()
     (folder / "notes.txt").write_text("x")
-    names = [Path(path).name for path in list_pictures(str(folder))]
+    names = [Path(path).name for path in list_images(str(folder))]
     assert names == [f"f{number}.png" for number in range(12) if number != 3]
     assert [Path(path).name for path in match_files(f"{folder}/f1*.png")] == ["f1.png", "f10.png", "f11.png"]
 
 
-def test_five_wrong_paths_have_five_messages(tmp_path: Path) -> None:
+def test_each_wrong_path_has_its_own_message(tmp_path: Path) -> None:
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "folder").mkdir()
     (tmp_path / "v1.mp4").write_text("x")

@@ -1,4 +1,4 @@
-"""No secret survives masking, however it is spelt or quoted."""
+"""No secret survives masking, however it is spelled or quoted."""
 
 from urllib.parse import quote
 
@@ -23,7 +23,7 @@ SECRET = "s3cret"
         ("http://u:p@[::1]:80/x", ("http://", "u:p", "[::1]:80/x")),
     ],
 )
-def test_user_information_is_found_as_the_standard_has_it(url: str, expected: tuple[str, str | None, str]) -> None:
+def test_user_information_is_split_as_in_the_standard(url: str, expected: tuple[str, str | None, str]) -> None:
     assert split_userinfo(url) == expected
 
 
@@ -49,11 +49,11 @@ def test_a_header_with_user_and_password_is_masked() -> None:
     assert mask("Authorization: Basic YWRtaW46czNjcmV0", source) == "Authorization: Basic ***"
 
 
-def test_addresses_of_others_are_masked_too() -> None:
+def test_other_addresses_are_masked_too() -> None:
     assert mask("redirected to http://v:other@h2/y?token=t", "/a/file.mp4") == "redirected to http://***@h2/y?token=***"
 
 
-def test_an_address_without_its_scheme_keeps_its_secret() -> None:
+def test_an_address_without_a_scheme_is_masked() -> None:
     assert SECRET not in mask(f"there is no file admin:{SECRET}@h/x", f"admin:{SECRET}@h/x")
 
 
@@ -62,7 +62,7 @@ def test_paths_have_no_secrets() -> None:
 
 
 @pytest.mark.parametrize("source", ["rtsp://u:p@127.0.0.1/x", "rtsp://u:%70@127.0.0.1/x", "rtsp://p@127.0.0.1/x"])
-def test_a_short_password_is_masked_as_a_password_and_not_in_words(source: str) -> None:
+def test_a_short_password_is_masked_as_a_password_and_not_within_words(source: str) -> None:
     assert mask(f"{source} stopped: no port", source) == "rtsp://***@127.0.0.1/x stopped: no port"
     if ":p" in source:
         assert mask("u:p at 127.0.0.1, u:p@127.0.0.1", source) == "*** at 127.0.0.1, ***@127.0.0.1"
@@ -73,7 +73,7 @@ _PIECES = st.text("QXZ0987", min_size=4, max_size=8)
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_no_piece_of_a_password_is_left_wherever_a_library_splits_it(data: st.DataObject) -> None:
+def test_no_piece_of_a_password_is_left_wherever_a_library_splits_the_address(data: st.DataObject) -> None:
     pieces = data.draw(st.lists(_PIECES, min_size=1, max_size=4))
     separators = data.draw(st.lists(st.sampled_from("@:/?#[]"), min_size=len(pieces), max_size=len(pieces)))
     password = "".join(map("{}{}".format, pieces, separators))

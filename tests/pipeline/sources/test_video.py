@@ -1,4 +1,4 @@
-"""What OpenCV says of a video's times."""
+"""Videos and streams: timestamps, errors, and the settings that they are opened with."""
 
 from pathlib import Path
 
@@ -6,14 +6,14 @@ import pytest
 
 from retinad.pipeline.errors import SourceError, SourceFault
 from retinad.pipeline.sources import video
-from retinad.pipeline.sources.opencv import Backend, Property, Stream
+from retinad.pipeline.sources.opencv import CaptureBackend, Property, VideoCapture
 from retinad.pipeline.sources.video import VideoReader, open_file, open_stream
 
 from ..capture.rig import live, lossless
 
 
-class FakeStream(Stream):
-    """A stream whose frames are at these times."""
+class FakeCapture(VideoCapture):
+    """A capture whose frames are at these positions."""
 
     def __init__(self, *positions_ms: float | None) -> None:
         self._positions_ms = iter(positions_ms)
@@ -29,9 +29,9 @@ class FakeStream(Stream):
 
 
 class FakeLog:
-    """Says nothing."""
+    """A log without lines."""
 
-    set_ups = 1
+    decoder_setups = 1
     cut_off = False
 
     def catch_up(self) -> None:
@@ -42,25 +42,25 @@ class FakeLog:
 
 
 def times_ns(*positions_ms: float | None) -> list[int | None]:
-    reader = VideoReader(FakeStream(*positions_ms), FakeLog(), "a.h264", ends=True)
+    reader = VideoReader(FakeCapture(*positions_ms), FakeLog(), "a.h264", ends=True)
     grabbed = [reader.grab() for _ in positions_ms]
     return [frame.pts_ns for frame in grabbed if frame is not None]
 
 
-def test_a_time_that_stands_still_is_none() -> None:
-    """Raw H.264 has no times: OpenCV says 0 for each of its frames."""
+def test_a_position_that_does_not_change_is_none() -> None:
+    """Raw H.264 has no timestamps: OpenCV reports 0 for each frame."""
     assert times_ns(0.0, 0.0, 0.0) == [0, None, None]
     assert times_ns(0.0, 100.0, 600.0, 0.0, 40.0) == [0, 100_000_000, 600_000_000, 0, 40_000_000]
     assert times_ns(None, None) == [None, None]
 
 
-def test_a_file_that_is_gone_when_it_is_opened_is_missing() -> None:
-    with pytest.raises(SourceError, match="any more") as caught:
+def test_a_file_that_vanishes_before_it_is_opened_is_missing() -> None:
+    with pytest.raises(SourceError, match="no longer exists") as caught:
         open_file("/nothere.mp4", lossless("/nothere.mp4"))
     assert caught.value.fault is SourceFault.MISSING
 
 
-def test_a_forbidden_file_is_told_from_a_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forbidden_file_is_distinguished_from_a_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -73,10 +73,10 @@ def test_a_forbidden_file_is_told_from_a_damaged_one(monkeypatch: pytest.MonkeyP
 def test_the_backend_the_orientation_and_the_timeouts_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """OpenCV would choose another backend in silence, turn pictures or not by its release, and wait for 30 s."""
+    """By default OpenCV silently picks another backend, rotates images depending on its release, and waits for 30 s."""
     opened: list[tuple[object, ...]] = []
 
-    class Opened(FakeStream):
+    class Opened(FakeCapture):
         def __init__(self, *arguments: object) -> None:
             super().__init__()
             opened.append(arguments)
@@ -88,11 +88,11 @@ def test_the_backend_the_orientation_and_the_timeouts_are_named(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(video, "Stream", Opened)
+    monkeypatch.setattr(video, "VideoCapture", Opened)
     (tmp_path / "a.mp4").write_text("x")
     for open_one, source in ((open_file, str(tmp_path / "a.mp4")), (open_stream, "rtsp://h/x")):
         open_one(source, live(source, connect_timeout_s=3, stall_timeout_s=7)).close()
         (path, backend, settings, *_), orientation = opened[-2:]
-        assert (path, backend, orientation) == (source, Backend.FFMPEG, (Property.AUTO_ORIENTATION, 1))
+        assert (path, backend, orientation) == (source, CaptureBackend.FFMPEG, (Property.AUTO_ORIENTATION, 1))
         assert isinstance(settings, dict)
         assert (settings[Property.OPEN_TIMEOUT_MS], settings[Property.READ_TIMEOUT_MS]) == (3000, 7000)

@@ -1,4 +1,4 @@
-"""No bytes in a picture file take the service, the other pictures or the machine's memory with them."""
+"""No bytes in an image file can crash the service, spoil the other images or exhaust memory."""
 
 import struct
 import tempfile
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 SUFFIXES = (".png", ".jpg", ".bmp", ".tiff", ".webp", ".ppm", ".jp2")
 LARGEST = 8190
-"""Its square is hardly less than the most that is read (67 megapixels)."""
+"""Side of a square just below the limit of 67 megapixels."""
 
 
 def encoded(suffix: str) -> bytes:
@@ -29,7 +29,7 @@ def encoded(suffix: str) -> bytes:
 
 
 def claiming(suffix: str, side: int) -> bytes:
-    """A small picture whose header claims a square of this side, as PNG in 16 bits with transparency."""
+    """A small image whose header claims a square of this side, as PNG in 16 bits with transparency."""
     data = bytearray(encoded(suffix))
     match suffix:
         case ".png":
@@ -61,12 +61,12 @@ def claiming(suffix: str, side: int) -> bytes:
 
 
 def memory_mb(pid: int) -> float:
-    """The most that a process ever had in memory."""
+    """Peak resident memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 1024
 
 
-async def test_a_picture_that_claims_to_be_huge_costs_no_memory(tmp_path: Path) -> None:
+async def test_an_image_that_claims_to_be_huge_costs_no_memory(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "0.png"), draw_number(0))
     for number, suffix in enumerate(SUFFIXES):
         for side in (LARGEST, 60_000, 2**31 - 1):
@@ -79,7 +79,7 @@ async def test_a_picture_that_claims_to_be_huge_costs_no_memory(tmp_path: Path) 
         readable = [(read_number(captured.pixels), captured.failed) async for captured in every(capture)]
         used_mb = memory_mb(capture.pid) - before_mb
     assert readable == [(99, 3 * len(SUFFIXES))]
-    assert used_mb < 500, "the largest JPEG has 200 MB, and is turned by EXIF"
+    assert used_mb < 500, "the largest JPEG takes 200 MB, and once more to be rotated by EXIF"
 
 
 @st.composite
@@ -93,8 +93,8 @@ def damaged(draw: st.DrawFn) -> tuple[str, bytes]:
 
 @settings(max_examples=8, deadline=None)
 @given(st.lists(damaged(), min_size=30, max_size=40))
-async def test_any_damage_leaves_the_other_pictures_readable(files: list[tuple[str, bytes]]) -> None:
-    """It is read where it would be in service: in a capture process, which a crash would end."""
+async def test_any_damage_leaves_the_other_images_readable(files: list[tuple[str, bytes]]) -> None:
+    """Read as in service: in a capture process, which a crash would end."""
     with tempfile.TemporaryDirectory() as folder:
         for number, (suffix, data) in enumerate(files):
             await anyio.Path(folder, f"{number}{suffix}").write_bytes(data)
