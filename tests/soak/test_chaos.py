@@ -22,10 +22,7 @@ SHORT_MINUTES = 0.5
 MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
 SEED = int(os.environ.get("SOAK_SEED", random.randrange(1 << 32)))
 
-pytestmark = [
-    pytest.mark.timeout(60 * (max(MINUTES, SHORT_MINUTES) + 8)),  # it starts, recovers twice, and stops
-    pytest.mark.xdist_group("chaos"),  # all tests look at one run
-]
+pytestmark = pytest.mark.timeout(60 * (max(MINUTES, SHORT_MINUTES) + 8))  # it starts, recovers twice, and stops
 
 
 @pytest.fixture(
