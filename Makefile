@@ -42,8 +42,9 @@ types: $(VENV)/dev-$(STATE)
 # One thread for each worker: the tensors of tests are too small to gain from more.
 unit soak: export OMP_NUM_THREADS := 1
 
+# A file's tests share a worker, and so their module's fixtures: a service or a chaos run each.
 unit: $(VENV)/dev-$(STATE)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 bench: $(VENV)/dev-$(STATE)
 	$(BIN)/retinad bench

@@ -22,10 +22,7 @@ SHORT_MINUTES = 0.5
 MINUTES = float(os.environ.get("SOAK_MINUTES", "2"))
 SEED = int(os.environ.get("SOAK_SEED", random.randrange(1 << 32)))
 
-pytestmark = [
-    pytest.mark.timeout(60 * (max(MINUTES, SHORT_MINUTES) + 8)),  # it starts, recovers twice, and stops
-    pytest.mark.xdist_group("chaos"),  # all tests look at one run
-]
+pytestmark = pytest.mark.timeout(60 * (max(MINUTES, SHORT_MINUTES) + 8))  # it starts, recovers twice, and stops
 
 
 @pytest.fixture(
@@ -97,15 +94,15 @@ def test_memory_does_not_grow(outcome: Outcome) -> None:
     """From half an hour on: less than 1 MB an hour, half a million bytes in the second half of an hour.
 
     Shorter runs cannot tell 1 MB an hour: heaps still find their size, and the shared memory of reopened cameras,
-    0.5 MB each, comes and goes. They limit the growth in their second half: after two minutes to 4 MB, less than one
-    leaked image in fifteen would add, after half a minute to 2 MB, less than one in ten would add.
+    0.5 MB each, comes and goes. They limit the growth in their second half, to 4 MB after two minutes and 1 MB after
+    half a minute: one leaked image in fifteen adds more.
     """
     late = late_half(outcome)
     grown_mb = slope(late) * (late[-1].at_s - late[0].at_s) / 3600
     if outcome.minutes >= 30:
         assert slope(late) <= 1.0
     else:
-        assert grown_mb <= (4.0 if outcome.minutes >= 2 else 2.0)
+        assert grown_mb <= (4.0 if outcome.minutes >= 2 else 1.0)
 
 
 def test_latency_does_not_grow(outcome: Outcome) -> None:

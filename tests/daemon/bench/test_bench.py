@@ -30,8 +30,6 @@ from ..service_rig import write_config
 
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
 
-pytestmark = pytest.mark.xdist_group("bench")  # one run of the command serves several tests
-
 
 def retinad_bench(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "CACHE_DIRECTORY": f"{folder}/cache"}
