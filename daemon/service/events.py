@@ -12,6 +12,7 @@ from retinad.pipeline.engine.statistics import ModelDescription
 
 from ..config.keys import config_key
 from ..config.load import ServiceConfig
+from ..versions import TESTED_ON_GPU, untested_on_gpu
 from .startup_times import StartupTimes
 
 _log = structlog.get_logger("retinad")
@@ -44,6 +45,14 @@ def log_start(
         warm_up_s=times.warm_up_s,
         kernels_compiled=times.kernels_compiled,
     )
+    if model.device.startswith("cuda") and untested_on_gpu(versions):
+        tested = ", ".join(f"torch {torch} with triton {triton}" for torch, triton in TESTED_ON_GPU)
+        _log.warning(
+            "untested versions of torch and triton",
+            torch=versions.get("torch"),
+            triton=versions.get("triton"),
+            tested=tested,
+        )
     if model.attention_reason is not None:
         _log.info("attention backend selected", attention=model.attention, reason=model.attention_reason)
     if config.model.random_weights:

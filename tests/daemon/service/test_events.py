@@ -68,3 +68,28 @@ def test_a_note_in_the_weights_is_a_warning_at_start(tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as lines:
         log_start(model, ("tcp://127.0.0.1:5555",), config, {}, StartupTimes(1.0, 0.5, 0.2, 0.1, 0.1, 0))
     assert [line["note"] for line in lines if line["log_level"] == "warning" and "note" in line] == ["NOT trained"]
+
+
+@pytest.mark.parametrize(
+    ("device", "torch", "triton", "warned"),
+    [
+        ("cuda:0", "2.11.0+cu130", "3.6.0", False),
+        ("cuda:0", "2.11.0", "3.7.1", False),
+        ("cuda:0", "2.13.0", "3.7.1", True),
+        ("cuda:0", "2.11.0", None, True),
+        ("cpu", "2.13.0", "3.7.1", False),
+    ],
+)
+def test_untested_versions_are_warned_of_once_and_on_a_gpu_only(
+    tmp_path: Path, device: str, torch: str, triton: str | None, warned: bool
+) -> None:
+    (tmp_path / "config.toml").write_text('[[camera]]\nname = "a"\nsource = "synthetic:"\n')
+    config = load_config(tmp_path / "config.toml", {"XDG_RUNTIME_DIR": str(tmp_path)})
+    model = ModelDescription("tiny", "sha256:0", ("kda",), device, "float32", "dense", None, "plain", 5, None)
+    versions = {"retinad": "1", "torch": torch} | ({} if triton is None else {"triton": triton})
+    with structlog.testing.capture_logs() as lines:
+        log_start(model, ("tcp://127.0.0.1:5555",), config, versions, StartupTimes(1.0, 0.5, 0.2, 0.1, 0.1, 0))
+    warnings = [line for line in lines if line["event"] == "untested versions of torch and triton"]
+    assert [(line["torch"], line["triton"]) for line in warnings] == ([(torch, triton)] if warned else [])
+    (started,) = (line for line in lines if line["event"] == "started")
+    assert f"torch {torch}" in started["versions"]
