@@ -30,7 +30,7 @@ from retinad.daemon.versions import find_versions
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine.executor import StepOutput
-from retinad.pipeline.engine.statistics import LoadTimes, ModelDescription
+from retinad.pipeline.engine.statistics import EngineStatistics, LoadTimes, ModelDescription
 from retinad.pipeline.frame_queue import FrameQueue
 from retinad.pipeline.frames import Features, Frame, FrameStamp, OutputTensor, TokenGroup, TokenOutput
 
@@ -70,6 +70,9 @@ class CopyEngine:
 
     def flush(self, camera: str) -> list[Features]:
         return []
+
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics()
 
     def step_outputs(self, frames: Sequence[Frame], while_device_busy: object = None) -> list[StepOutput]:
         return [StepOutput([self._features(frame) for frame in frames], last=True)]

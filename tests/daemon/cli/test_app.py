@@ -385,7 +385,7 @@ def test_run_reveals_no_secret_stops_at_once_and_logs_only_events(folders: dict[
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | folders)
     assert process.stderr is not None
     lines: list[str] = []
-    while not any('"backoff"' in line for line in lines):
+    while not any("camera retrying" in line for line in lines):
         lines.append(process.stderr.readline())
         assert lines[-1], lines
     assert SECRET not in Path(f"/proc/{process.pid}/cmdline").read_text()

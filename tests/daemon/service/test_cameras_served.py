@@ -60,7 +60,7 @@ def test_one_camera_too_many_fails_with_the_reason_and_the_others_keep_running(t
         assert service.run(act) == ExitCode.OK
     (end,) = refused
     assert (end.camera, end.captured_total) == ("second", 0)
-    assert "one too many: max_streams = 1 are open" in end.reason
+    assert "exceeds max_streams = 1" in end.reason
     assert "MiB for 4 frames of 22 tokens and 4 x 6 tokens of history" in end.reason
     (line,) = (line for line in log if line["event"] == "camera failed")
     assert (line["camera"], line["reason"], line["log_level"]) == ("second", end.reason, "error")
