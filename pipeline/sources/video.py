@@ -17,6 +17,12 @@ from .redact import redact_url
 
 _ATTEMPTS = 1000
 """Damaged frames in a row that are skipped. OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
+_MOST_REFUSED = 5
+"""Frames in a row that FFmpeg does not convert to BGR until a source without a single good one is given up."""
+_INTERLACED = (
+    "is interlaced, which this build of OpenCV cannot decode: set the camera to a progressive mode (1080p instead of"
+    " 1080i), or convert the file (ffmpeg -i IN -vf yadif OUT)"
+)
 _LOGIN_UNKNOWN = "it asks for a login (401) that FFmpeg does not support (supported: Basic and Digest)"
 _MAX_FPS = 1000.0
 _MAX_FRAMES = 10**9
@@ -66,6 +72,8 @@ class DecoderLog(Protocol):
     """The part of `FFmpegLog` that a reader uses."""
 
     decoder_setups: int
+    refused: int
+    interlaced: bool
     cut_off: bool
 
     def catch_up(self) -> None:
@@ -95,6 +103,8 @@ class VideoReader:
         self._timeout_s = timeout_s
         self._name = name
         self._position_ms: float | None = None
+        self._converted = False
+        self._refused = self._refused_in_a_row = 0
         capture.set(Property.AUTO_ORIENTATION, 1)  # the default has changed between OpenCV releases
         frames = _plausible(capture.get(Property.FRAME_COUNT), _MAX_FRAMES)
         finite = ends or frames is not None
@@ -111,6 +121,8 @@ class VideoReader:
 
     def grab(self) -> Grabbed | None:
         """See `Reader`."""
+        if self._refused_in_a_row >= _MOST_REFUSED and not (self.info.finite and self._converted):
+            raise self._refusal_error()
         started_s = time.monotonic()
         for lost in range(_ATTEMPTS):
             if self._capture.grab():
@@ -121,8 +133,13 @@ class VideoReader:
                 raise SourceError(SourceFault.STALLED, f"{self._name} sent nothing for {waited_s:.0f} s")
         self._log.catch_up()
         if self.info.finite and not self._log.cut_off:
+            self._check_not_empty()
             return None
         raise SourceError(SourceFault.CLOSED, f"{self._name} closed the stream")
+
+    def _check_not_empty(self) -> None:
+        if self._refused and not self._converted:
+            raise self._refusal_error()
 
     def _check_format(self) -> None:
         # Decoders are set up at least once before the first frame. A setup after it means a change of format.
@@ -145,7 +162,25 @@ class VideoReader:
         pixels = self._capture.retrieve(out)
         if pixels is None:
             raise UnreadableImage(f"a frame of {self._name} cannot be decoded")
+        self._check_converted()
         return pixels
+
+    def _check_converted(self) -> None:
+        # OpenCV reports success even if FFmpeg left its memory as it was.
+        self._log.catch_up()
+        before, self._refused = self._refused, self._log.refused
+        if self._refused == before:
+            self._converted = True
+            self._refused_in_a_row = 0
+            return
+        self._refused_in_a_row += 1
+        raise UnreadableImage(f"a frame of {self._name} {self._refusal()}")
+
+    def _refusal_error(self) -> SourceError:
+        return SourceError(SourceFault.CODEC, f"{self._name} {self._refusal()}")
+
+    def _refusal(self) -> str:
+        return _INTERLACED if self._log.interlaced else "has a pixel format that FFmpeg does not convert to BGR"
 
     def close(self) -> None:
         """See `Reader`."""
