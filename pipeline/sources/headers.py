@@ -56,7 +56,7 @@ def read_header(data: bytes) -> Header:
     """Read the header of an image file. Of a damaged or unknown one it is the default, or what can be read of it.
 
     Raises:
-        ValueError: a JPEG whose end is missing.
+        ValueError: a chunk of a PNG is longer than the file.
     """
     try:
         if data.startswith(JPEG):
@@ -120,6 +120,8 @@ def _png(data: bytes) -> Header:
     for name, start, length in _chunks(data, 8, ">I4s", 4):
         if name == b"IEND":
             break
+        if start + length > len(data):  # OpenCV would allocate what the chunk claims, up to 4 GB
+            raise ValueError("the PNG is damaged or truncated")
         body = data[start : start + length]
         if name == b"eXIf":
             header = replace(header, orientation=first_orientation(body))

@@ -235,6 +235,13 @@ def test_the_size_of_every_format_is_known(suffix: str) -> None:
     assert read_header(encode(FLAT, suffix)).size == (64, 48)
 
 
+def test_a_chunk_that_claims_4_gb_costs_no_memory() -> None:
+    data = bytearray(encode(FLAT, ".png"))
+    data[33] = 0xF6
+    with pytest.raises(ValueError, match="damaged or truncated"):
+        ImageFile(bytes(data))
+
+
 def test_an_image_that_is_too_large_is_called_so() -> None:
     for data in (encode(np.zeros((8193, 8193), np.uint8), ".png"), b"P5 70000 1000 255\n"):
         with pytest.raises(ValueError, match="larger than 67 megapixels"):
