@@ -122,6 +122,11 @@ class CaptureLoop:
             self._shape = (reader.info.height, reader.info.width, 3)
         self._frames = self._skipped = self._failed = 0
 
+    @property
+    def counts(self) -> Ended:
+        """All frames so far, and those skipped and failed since the last one that was delivered."""
+        return Ended(self._frames, self._skipped, self._failed)
+
     def run(self) -> None:
         """Deliver every frame, then report the end of the source."""
         while (grabbed := self._reader.grab()) is not None:
@@ -135,7 +140,7 @@ class CaptureLoop:
                 self._parent.pause(wait_ns / SECOND_NS)
             self._deliver(grabbed)
             self._frames += 1
-        self._parent.send(Ended(self._frames, self._skipped, self._failed))
+        self._parent.send(self.counts)
 
     def _deliver(self, grabbed: Grabbed) -> None:
         unix_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
@@ -198,17 +203,21 @@ def main() -> None:
 
 
 def _serve(parent: ParentChannel) -> None:
+    loop: CaptureLoop | None = None
     try:
         opener = load_reader(parent.config)
         parent.send(Ready())
         while True:
+            loop = None
             with closing(opener()) as reader:
                 parent.send(Opened(reader.info))
-                CaptureLoop(parent, reader).run()
+                loop = CaptureLoop(parent, reader)
+                loop.run()
             parent.await_rewind()
     except SourceError as exc:
         guess = exc.guess if isinstance(exc, RefusedError) else None
-        parent.send(Failed(exc.fault, mask(str(exc), parent.config.source), guess))
+        counts = None if loop is None else loop.counts
+        parent.send(Failed(exc.fault, mask(str(exc), parent.config.source), guess, counts))
 
 
 def _die_with_parent() -> None:
