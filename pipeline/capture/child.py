@@ -111,16 +111,16 @@ class ParentChannel:
 class CaptureLoop:
     """Delivers the frames of one pass through an open source."""
 
-    def __init__(self, parent: ParentChannel, reader: Reader) -> None:
+    def __init__(self, parent: ParentChannel, reader: Reader, pacer: Pacer) -> None:
         self._parent = parent
         self._reader = reader
         self._slots = parent.slots
         self._waits = parent.config.mode is CaptureMode.LOSSLESS
-        self._pacer = Pacer(reader.info, parent.config)
+        self._pacer = pacer
         self._shape: tuple[int, ...] | None = None
         if reader.info.width and reader.info.height:
             self._shape = (reader.info.height, reader.info.width, 3)
-        self._frames = self._skipped = self._failed = 0
+        self._frames = self._skipped = self._failed = self._left_out = 0
 
     def run(self) -> None:
         """Deliver every frame, then report the end of the source."""
@@ -130,15 +130,16 @@ class CaptureLoop:
             self._frames += grabbed.lost
             wait_ns = self._pacer.wait_ns(time.monotonic_ns(), grabbed.pts_ns)
             if wait_ns is None:
+                self._left_out += 1
                 continue
             if wait_ns:
                 self._parent.pause(wait_ns / SECOND_NS)
             self._deliver(grabbed)
             self._frames += 1
-        self._parent.send(Ended(self._frames, self._skipped, self._failed))
+        self._parent.send(Ended(self._frames + self._left_out, self._skipped, self._failed))
 
     def _deliver(self, grabbed: Grabbed) -> None:
-        unix_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+        unix_ns, monotonic_ns = _instant(grabbed)
         slot = self._free_slot()
         if slot is None:
             self._skipped += 1
@@ -187,6 +188,14 @@ class CaptureLoop:
         return slot, pixels.shape
 
 
+def _instant(grabbed: Grabbed) -> tuple[int, int]:
+    # Wall-clock and monotonic time of capture.
+    unix_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+    if grabbed.monotonic_ns is None:
+        return unix_ns, monotonic_ns
+    return unix_ns - (monotonic_ns - grabbed.monotonic_ns), grabbed.monotonic_ns
+
+
 def main() -> None:
     """Serve the socket whose descriptor is the first argument, until the source fails or the service exits."""
     _die_with_parent()
@@ -201,10 +210,15 @@ def _serve(parent: ParentChannel) -> None:
     try:
         opener = load_reader(parent.config)
         parent.send(Ready())
+        pacer: Pacer | None = None  # one for all passes, since the cap and the pace hold across them
         while True:
             with closing(opener()) as reader:
                 parent.send(Opened(reader.info))
-                CaptureLoop(parent, reader).run()
+                if pacer is None:
+                    pacer = Pacer(reader.info, parent.config)
+                else:
+                    pacer.next_pass(reader.info)
+                CaptureLoop(parent, reader, pacer).run()
             parent.await_rewind()
     except SourceError as exc:
         guess = exc.guess if isinstance(exc, RefusedError) else None

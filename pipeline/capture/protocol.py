@@ -50,7 +50,10 @@ class FrameReady(CaptureMessage, frozen=True):
 
 
 class Ended(CaptureMessage, frozen=True):
-    """Child: the source has no more frames. `frames` is their total; the other counts are as in `FrameReady`."""
+    """Child: the source has no more frames. The other counts are as in `FrameReady`.
+
+    `frames` is their total, with those that the cap left out.
+    """
 
     frames: int
     skipped: int

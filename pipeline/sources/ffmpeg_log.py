@@ -31,6 +31,9 @@ _CUT_OFF = b"Stream ends prematurely"
 _NOISE = re.compile(rb" ?(?:deprecated pixel format used|Stream ends prematurely at \d+, should be %d)" % (2**64 - 1))
 """Warnings that are not forwarded: an older name of a pixel format, and the end of a stream without an announced length
 (2^64 - 1 here), which is reported in better words and damages no frame."""
+_LOGIN = re.compile(rb"\s*WWW-Authenticate:\s*([^\r\n]+)", re.IGNORECASE)
+"""Of an RTSP response with an error, whose headers FFmpeg prints at debug level."""
+_ERROR_STATUS = re.compile(rb"(?:method \w+ failed:|HTTP error) ?(\d{3})")
 _REQUEST = b" request: "
 _READ = b" Statistics: "
 _MOST_REQUESTS = 8
@@ -49,9 +52,13 @@ class FFmpegLog:
         cut_off: whether an HTTP server closed the connection before it had sent everything that it announced.
         requests: number of HTTP requests sent.
         read: whether FFmpeg has read the response to one of them, and closed it.
+        login_refused: whether the last response with an error was a 401.
+        logins: the ways to log in that RTSP responses offered, as in their headers.
     """
 
     def __init__(self) -> None:
+        self.login_refused = False
+        self.logins: list[str] = []
         self.decoder_setups = 0
         self.container = ""
         self.cut_off = False
@@ -125,6 +132,8 @@ class FFmpegLog:
         # A message without a newline is followed by the next on the same line; only the first of a message's lines has
         # the prefix.
         before, *messages = _START.split(line)
+        if login := _LOGIN.match(before):
+            self.logins.append(login[1].decode(errors="replace"))
         if before and (self._forwarding or _OPENCV.match(before)):
             self._forward(before)
         for message in messages:
@@ -139,6 +148,10 @@ class FFmpegLog:
             self.decoder_setups += 1
         elif _CUT_OFF in message:
             self.cut_off = True
+        elif status := _ERROR_STATUS.search(message):
+            self.login_refused = status[1] == b"401"
+        elif login := _LOGIN.match(message):
+            self.logins.append(login[1].decode(errors="replace"))
         elif message.startswith(_REQUEST):
             self.requests += 1
         elif message.startswith(_READ):

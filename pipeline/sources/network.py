@@ -23,20 +23,27 @@ _AMBIGUOUS = (
 
 @dataclass(frozen=True, slots=True)
 class NetworkSpec(SourceSpec):
-    """A stream at an address; characters of the password that an address cannot hold are percent-encoded."""
+    """A stream at an address, with its scheme in small letters, which FFmpeg needs.
+
+    Characters of the password that an address cannot hold are percent-encoded.
+    """
 
     url: str
 
     @property
     def is_live(self) -> bool:
         """See `SourceSpec`. What a web server sends may be a file."""
-        return self.url.lower().startswith("rtsp")
+        return self.url.startswith("rtsp")
 
     def load(self, config: "CameraConfig") -> "Callable[[], Reader]":
         """See `SourceSpec`."""
         from .video import open_stream
 
-        return lambda: open_stream(self.url, config)
+        if not self.url.startswith("http"):
+            return lambda: open_stream(self.url, config)
+        from .web_images import open_images
+
+        return lambda: open_images(self.url, config) or open_stream(self.url, config)
 
     def __repr__(self) -> str:
         return f"NetworkSpec(url={redact_url(self.url)!r})"
@@ -50,6 +57,7 @@ def _encoded(url: str) -> str:
     if is_ambiguous(url):
         raise unreadable(_AMBIGUOUS)
     scheme, userinfo, rest = split_userinfo(url)
+    scheme = scheme.lower()  # FFmpeg compares schemes letter by letter
     try:
         parts = urlsplit(scheme + rest)
         host = parts.hostname

@@ -4,6 +4,7 @@ import errno
 import glob
 import os
 import re
+import time
 
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
@@ -12,6 +13,8 @@ from . import opencv
 from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, SourceInfo, UnreadableImage
 
+_OLDEST_MS = 5000
+"""Age from which a driver's time is not believed: the few buffers of a device hold less."""
 _BUSY = "another program uses it, or it is not a camera"
 
 
@@ -62,7 +65,14 @@ class DeviceReader:
                 raise SourceError(SourceFault.MISSING, f"{self._path} stopped: it was unplugged")
             reason = "no frame arrived: too little USB bandwidth (try fourcc MJPG), or unplugged"
             raise SourceError(SourceFault.STALLED, f"{self._path} stopped: {reason}")
-        return Grabbed()
+        return Grabbed(monotonic_ns=self._driver_ns())
+
+    def _driver_ns(self) -> int | None:
+        # Some drivers use another clock than the monotonic one, or none: then it is no time in the last seconds.
+        time_ms = self._capture.get(Property.POSITION_MS)
+        if time_ms is None or not 0 <= time.monotonic() * 1000 - time_ms <= _OLDEST_MS:
+            return None
+        return round(time_ms * 1e6)
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`."""

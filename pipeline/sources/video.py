@@ -11,13 +11,14 @@ from ..errors import SourceError, SourceFault
 from ..frames import Pixels
 from . import opencv
 from .ffmpeg_log import FFmpegLog
+from .login import parse_challenges, refusal_reason
 from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, RefusedError, SourceInfo, UnreadableImage
 from .redact import redact_url
 
 _ATTEMPTS = 1000
 """Damaged frames in a row that are skipped. OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
-_LOGIN_UNKNOWN = "it asks for a login (401) that FFmpeg does not support (supported: Basic and Digest)"
+_LOGIN_UNKNOWN = "it asks for a login (401) that FFmpeg does not know (it knows Basic, and Digest with MD5)"
 _MAX_FPS = 1000.0
 _MAX_FRAMES = 10**9
 
@@ -52,6 +53,9 @@ def _open(
             capture = VideoCapture(source, CaptureBackend.FFMPEG, _settings(config), name, fault, guess)
         except RefusedError as refusal:
             log.catch_up()
+            if log.login_refused:
+                reason = refusal_reason(source, parse_challenges(log.logins))
+                raise SourceError(SourceFault.AUTH, f"{refusal}: {reason}") from refusal
             if log.login_unknown:
                 raise RefusedError(SourceFault.AUTH, str(refusal), _LOGIN_UNKNOWN) from refusal
             raise
@@ -155,7 +159,7 @@ class VideoReader:
 
 def _is_file(url: str, container: str) -> bool:
     # Cameras send multipart JPEG (mpjpeg). Anything else that a web server sends ends, with or without a known length.
-    return url.lower().startswith("http") and container != "mpjpeg"
+    return url.startswith("http") and container != "mpjpeg"
 
 
 def _settings(config: CameraConfig) -> dict[Property, int]:

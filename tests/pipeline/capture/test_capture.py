@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from retinad.pipeline.capture.capture import CapturedFrame, open_capture
+from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.sources.synthetic import SyntheticSpec
 
 from .reading import count, every, numbers
@@ -125,6 +126,35 @@ async def test_live_files_play_at_their_own_rate(make_video: MakeVideo) -> None:
     async with open_capture(live(make_video(frames=26, fps=25.0))) as capture:
         times = [captured.capture_monotonic_ns async for captured in every(capture)]
     assert (times[-1] - times[0]) / 1e9 == pytest.approx(1.0, abs=0.25)
+
+
+async def test_a_capped_live_file_skips_frames_and_has_a_whole_end(make_video: MakeVideo) -> None:
+    async with open_capture(live(make_video(frames=50, fps=25.0), fps=5)) as capture:
+        seen = [(c.capture_monotonic_ns, c.pts_ns or 0, c.source_seq) async for c in every(capture)]
+    assert 8 <= len(seen) <= 12
+    assert [seq for _, _, seq in seen] == list(range(len(seen)))
+    media, clock = (seen[-1][n] - seen[0][n] for n in (1, 0))
+    assert media / 1e9 == pytest.approx(clock / 1e9, abs=0.25)
+    assert capture.ended is not None
+    assert capture.ended.frames == 50
+
+
+@pytest.mark.parametrize(
+    ("make", "most"), [(lambda source: live(source, fps=4, loop=0), 4), (lambda source: live(source, loop=0), 30)]
+)
+async def test_a_looped_still_keeps_to_its_rate(
+    make_folder: Callable[..., Path], make: Callable[[Path], CameraConfig], most: float
+) -> None:
+    times = []
+    async with open_capture(make(make_folder(1))) as capture:
+        with anyio.move_on_after(1.5):
+            while True:
+                if (captured := await capture.receive()) is None:
+                    await capture.rewind()
+                else:
+                    times.append(captured.capture_monotonic_ns)
+    assert len(times) >= 3
+    assert (len(times) - 1) / ((times[-1] - times[0]) / 1e9) <= most * 1.2
 
 
 async def test_a_slot_is_never_overwritten_while_a_view_exists() -> None:

@@ -1,6 +1,7 @@
 """Devices are configured in the right order, described truthfully, and found again through their links."""
 
 import os
+import time
 from pathlib import Path
 from typing import Unpack
 
@@ -76,6 +77,21 @@ def test_agreement_is_not_noted() -> None:
 def test_a_device_number_has_a_warning() -> None:
     (note,) = reader(FakeCapture(), "/dev/video3").info.notes
     assert "/dev/v4l/by-id" in note
+
+
+@pytest.mark.parametrize(
+    ("age_s", "is_believed"), [(0.04, True), (3.0, True), (-0.5, False), (60.0, False), (-1.7e9, False), (None, False)]
+)
+def test_the_time_of_a_frame_is_the_drivers_where_it_uses_the_monotonic_clock(
+    age_s: float | None, is_believed: bool
+) -> None:
+    driver_s = None if age_s is None else time.monotonic() - age_s
+    capture = FakeCapture() if driver_s is None else FakeCapture(POSITION_MS=driver_s * 1000)
+    grabbed = reader(capture).grab()
+    assert grabbed is not None
+    assert (grabbed.monotonic_ns is not None) == is_believed
+    if is_believed and driver_s is not None:
+        assert grabbed.monotonic_ns == pytest.approx(driver_s * 1e9, abs=1000)
 
 
 @pytest.mark.parametrize(("path", "fault"), [("/dev/null", SourceFault.STALLED), ("/dev/gone", SourceFault.MISSING)])
