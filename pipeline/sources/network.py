@@ -1,4 +1,4 @@
-"""Network streams as a kind of source: RTSP cameras, and whatever FFmpeg reads over HTTP."""
+"""Network streams as a kind of source: RTSP cameras, whatever FFmpeg reads over HTTP, and RTMP, SRT and UDP streams."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from ..config import CameraConfig
     from .reader import Reader
 
-_SCHEMES = ("rtsp://", "rtsps://", "http://", "https://")
+_SCHEMES = ("rtsp://", "rtsps://", "http://", "https://", "rtmp://", "rtmps://", "srt://", "udp://")
+_LISTENING = ("srt://", "udp://")
+"""Schemes of streams that may be sent here: they may have a port only, as in `udp://:5000` or `udp://@:5000`."""
+_OPTIONAL = ("srt",)
+"""Schemes of protocols that FFmpeg may be built without, as it is in pip's OpenCV."""
 _LONE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _AMBIGUOUS = (
     "the address can be read in two ways: its user or password contains @ / ? or # as plain characters, or its path"
@@ -33,12 +37,21 @@ class NetworkSpec(SourceSpec):
     @property
     def is_live(self) -> bool:
         """See `SourceSpec`. What a web server sends may be a file."""
-        return self.url.startswith("rtsp")
+        return not self.url.startswith("http")
+
+    def check(self) -> None:
+        """See `SourceSpec`."""
+        scheme = self.url.partition("://")[0]
+        if scheme in _OPTIONAL:  # the others do not load OpenCV here
+            from .ffmpeg_protocols import check_protocol
+
+            check_protocol(scheme)
 
     def load(self, config: "CameraConfig") -> "Callable[[], Reader]":
         """See `SourceSpec`."""
         from .video import open_stream
 
+        self.check()
         if not self.url.startswith("http"):
             return lambda: open_stream(self.url, config)
         from .web_images import open_images
@@ -60,7 +73,7 @@ def _encoded(url: str) -> str:
     scheme = scheme.lower()  # FFmpeg compares schemes letter by letter
     try:
         parts = urlsplit(scheme + rest)
-        host = parts.hostname
+        host = parts.hostname or (parts.port is not None and scheme in _LISTENING)
         _ = parts.port
     except ValueError:
         host = None
@@ -74,7 +87,14 @@ def _encoded(url: str) -> str:
 
 NETWORK = SourceKind(
     name="a network stream",
-    forms=("rtsp://HOST/PATH", "rtsp://USER:PASSWORD@HOST:554/PATH", "http://HOST/PATH"),
+    forms=(
+        "rtsp://HOST/PATH",
+        "rtsp://USER:PASSWORD@HOST:554/PATH",
+        "http://HOST/PATH",
+        "rtmp://HOST/APP/KEY",
+        "srt://HOST:9000",
+        "udp://@:5000",
+    ),
     schemes=_SCHEMES,
     parse=_parse,
 )
