@@ -1,4 +1,4 @@
-"""Network streams as a kind of source: RTSP cameras, whatever FFmpeg reads over HTTP, and RTMP, SRT and UDP streams."""
+"""Addresses as two kinds of source: streams (RTSP, RTMP, SRT, UDP), and what a web server sends, which may end."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from ..config import CameraConfig
     from .reader import Reader
 
-_SCHEMES = ("rtsp://", "rtsps://", "http://", "https://", "rtmp://", "rtmps://", "srt://", "udp://")
+_STREAMS = ("rtsp://", "rtsps://", "rtmp://", "rtmps://", "srt://", "udp://")
+_WEB = ("http://", "https://")
 _LISTENING = ("srt://", "udp://")
 """Schemes of streams that may be sent here: they may have a port only, as in `udp://:5000` or `udp://@:5000`."""
 _OPTIONAL = ("srt",)
@@ -62,8 +63,8 @@ class NetworkSpec(SourceSpec):
         return f"NetworkSpec(url={redact_url(self.url)!r})"
 
 
-def _parse(text: str) -> NetworkSpec | None:
-    return NetworkSpec(_encoded(text)) if text.lower().startswith(_SCHEMES) else None
+def _parse(text: str, schemes: tuple[str, ...]) -> NetworkSpec | None:
+    return NetworkSpec(_encoded(text)) if text.lower().startswith(schemes) else None
 
 
 def _encoded(url: str) -> str:
@@ -90,11 +91,17 @@ NETWORK = SourceKind(
     forms=(
         "rtsp://HOST/PATH",
         "rtsp://USER:PASSWORD@HOST:554/PATH",
-        "http://HOST/PATH",
-        "rtmp://HOST/APP/KEY",
+        "rtmp://HOST/APP",
         "srt://HOST:9000",
         "udp://@:5000",
     ),
-    schemes=_SCHEMES,
-    parse=_parse,
+    schemes=_STREAMS,
+    parse=lambda text: _parse(text, _STREAMS),
+)
+HTTP = SourceKind(
+    name="a stream, video, playlist or image on a web server",
+    forms=("http://HOST/PATH", "https://USER:PASSWORD@HOST/clip.mp4", "http://HOST/snapshot.jpg"),
+    schemes=_WEB,
+    parse=lambda text: _parse(text, _WEB),
+    ends=True,
 )
