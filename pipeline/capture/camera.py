@@ -118,7 +118,7 @@ class Camera:
         frame = epoch.stamp(captured)
         if first:
             self._retries.mark_running()
-        self._reporter.frame_arrived(frame.stamp.source_size, first=first)
+        self._reporter.frame_arrived(frame.stamp.captured_size, first=first)
         if not self._queue.would_wait:
             await self._queue.put(frame)
             return

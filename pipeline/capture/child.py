@@ -18,6 +18,8 @@ import numpy as np
 
 from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError
+from ..frames import CropPlace
+from ..sources.crop import cropped
 from ..sources.reader import Grabbed, Reader, RefusedError, UnreadableImage
 from ..sources.redact import mask
 from ..sources.registry import load_reader
@@ -117,8 +119,11 @@ class CaptureLoop:
         self._slots = parent.slots
         self._waits = parent.config.mode is CaptureMode.LOSSLESS
         self._pacer = pacer
+        self._crop = parent.config.crop
         self._shape: tuple[int, ...] | None = None
-        if reader.info.width and reader.info.height:
+        if self._crop is not None:
+            self._shape = (self._crop[3], self._crop[2], 3)
+        elif reader.info.width and reader.info.height:
             self._shape = (reader.info.height, reader.info.width, 3)
         self._frames = self._skipped = self._failed = self._left_out = 0
 
@@ -145,7 +150,7 @@ class CaptureLoop:
             self._skipped += 1
             return
         try:
-            slot, (height, width, _) = self._fill(slot)
+            slot, (height, width, _), place = self._fill(slot)
         except UnreadableImage as exc:
             self._slots.free(self._slots.generation, slot)
             self._failed += 1
@@ -162,6 +167,7 @@ class CaptureLoop:
             pts_ns=grabbed.pts_ns,
             skipped=self._skipped,
             failed=self._failed,
+            crop=place,
         )
         self._skipped = self._failed = 0
         self._parent.send(ready)
@@ -172,12 +178,17 @@ class CaptureLoop:
             self._parent.pump(None)
         return slot
 
-    def _fill(self, slot: int) -> tuple[int, tuple[int, ...]]:
-        out = None if self._shape is None else self._slots.view(slot, self._shape)
-        pixels = self._reader.retrieve(out)
+    def _fill(self, slot: int) -> tuple[int, tuple[int, ...], CropPlace | None]:
+        place: CropPlace | None = None
+        if self._crop is not None:
+            pixels, place = cropped(self._reader.retrieve(None), self._crop, self._reader.info)
+            out = None
+        else:
+            out = None if self._shape is None else self._slots.view(slot, self._shape)
+            pixels = self._reader.retrieve(out)
         self._shape = pixels.shape
         if pixels is out:
-            return slot, pixels.shape
+            return slot, pixels.shape, place
         generation = self._slots.generation
         self._slots.reserve(pixels.nbytes)
         if self._slots.generation != generation:
@@ -185,7 +196,7 @@ class CaptureLoop:
             assert fresh is not None
             slot = fresh
         np.copyto(self._slots.view(slot, pixels.shape), pixels)
-        return slot, pixels.shape
+        return slot, pixels.shape, place
 
 
 def _instant(grabbed: Grabbed) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import msgspec
 
 from ..errors import SourceFault
+from ..frames import CropPlace
 from ..sources.reader import SourceInfo
 
 MAX_PACKET_BYTES = 65536
@@ -47,6 +48,7 @@ class FrameReady(CaptureMessage, frozen=True):
     pts_ns: int | None
     skipped: int
     failed: int
+    crop: CropPlace | None = None
 
 
 class Ended(CaptureMessage, frozen=True):

@@ -40,6 +40,7 @@ class StreamEpoch:
             capture_monotonic_ns=captured.capture_monotonic_ns,
             pts_ns=captured.pts_ns,
             source_size=(width, height),
+            crop=captured.crop,
         )
         return Frame(stamp, captured.pixels)
 
