@@ -18,6 +18,8 @@ class SourceInfo:
         fps: reported frames per second, or None.
         codec: four-character code of the codec, or an empty string.
         frame_count: reported number of frames, or None if unknown or endless.
+        counted: whether `frame_count` is the number of frames to be shown, and no estimate from a duration that may be
+            that of the sound, nor a number of stored frames of which the container may hide some.
         finite: whether the source ends.
         live: whether frames arrive at the source's own pace (a camera); if not, they are read on demand.
         paced: whether the reader itself keeps to the camera's `fps`, as one that polls does; `fps` is then its rate.
@@ -30,6 +32,7 @@ class SourceInfo:
     fps: float | None = None
     codec: str = ""
     frame_count: int | None = None
+    counted: bool = True
     finite: bool = True
     live: bool = False
     paced: bool = False

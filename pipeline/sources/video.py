@@ -19,6 +19,9 @@ from .redact import redact_url
 _ATTEMPTS = 1000
 """Damaged frames in a row that are skipped. OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
 _LOGIN_UNKNOWN = "it asks for a login (401) that FFmpeg does not know (it knows Basic, and Digest with MD5)"
+_COUNTING = frozenset({"avi"})
+"""Containers that count the frames to be shown. MP4 counts the stored ones, of which an edit list may hide some; for
+Matroska, MPEG-TS and others OpenCV multiplies the duration, which may be that of the sound, by the rate."""
 _MAX_FPS = 1000.0
 _MAX_FRAMES = 10**9
 
@@ -61,7 +64,8 @@ def _open(
             raise
         log.catch_up()
         ends = not network or (config.mode is CaptureMode.LOSSLESS and _is_file(source, log.container))
-        reader = VideoReader(capture, log, name, ends=ends, timeout_s=config.stall_timeout_s)
+        counted = log.container in _COUNTING
+        reader = VideoReader(capture, log, name, ends=ends, counted=counted, timeout_s=config.stall_timeout_s)
         opened.pop_all()
         return reader
 
@@ -87,11 +91,19 @@ class VideoReader:
         log: FFmpeg's log; closed with the reader.
         name: name for error messages.
         ends: whether it is a file. A stream that announces its length is finite too.
+        counted: whether its container counts the frames to be shown.
         timeout_s: seconds of silence after which a read gives up.
     """
 
     def __init__(
-        self, capture: VideoCapture, log: DecoderLog, name: str, *, ends: bool, timeout_s: float = 0.0
+        self,
+        capture: VideoCapture,
+        log: DecoderLog,
+        name: str,
+        *,
+        ends: bool,
+        counted: bool = True,
+        timeout_s: float = 0.0,
     ) -> None:
         self._capture = capture
         self._log = log
@@ -109,6 +121,7 @@ class VideoReader:
             fps=_plausible(capture.get(Property.FPS), _MAX_FPS),
             codec=opencv.fourcc_text(capture.get(Property.FOURCC)),
             frame_count=None if frames is None else int(frames),
+            counted=counted,
             finite=finite,
             live=not finite,
         )
