@@ -55,9 +55,9 @@ class NetworkSpec(SourceSpec):
         self.check()
         if not self.url.startswith("http"):
             return lambda: open_stream(self.url, config)
-        from .web_images import open_images
+        from .web_images import open_web
 
-        return lambda: open_images(self.url, config) or open_stream(self.url, config)
+        return lambda: open_web(self.url, config)
 
     def __repr__(self) -> str:
         return f"NetworkSpec(url={redact_url(self.url)!r})"

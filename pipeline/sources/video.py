@@ -1,6 +1,7 @@
 """Reads video files and network streams through OpenCV's FFmpeg backend."""
 
 import os
+import stat
 import sys
 import time
 from contextlib import ExitStack, closing
@@ -186,6 +187,8 @@ def _settings(config: CameraConfig) -> dict[Property, int]:
 
 def _check_file(path: str) -> None:
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            return  # a look would take the first bytes, and its end would end the writer
         with open(path, "rb") as file:
             empty = not file.read(1)
     except PermissionError as exc:

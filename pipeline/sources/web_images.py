@@ -7,6 +7,7 @@ say nothing about it.
 import http.client
 import time
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError, SourceFault
@@ -15,13 +16,33 @@ from .images import decode
 from .login import FFMPEG_HASHES, parse_challenges, refusal_reason
 from .reader import Grabbed, Reader, SourceInfo, UnreadableImage
 from .redact import redact_url
+from .video import open_stream
 from .web import WebClient, is_proxied
 
 SNAPSHOT_FPS = 1.0
 """Polls per second of a snapshot address without an fps cap."""
+_VIDEO_SUFFIXES = (".avi", ".flv", ".m3u8", ".m4v", ".mkv", ".mov", ".mp4", ".mpd", ".mpg", ".ts", ".webm")
 _MAX_BYTES = 2**26
 _LINE_BYTES = 65536
 _HASHES = ("MD5", "SHA-256")
+
+
+def open_web(url: str, config: CameraConfig) -> Reader:
+    """Open an HTTP address: images by this module, everything else by FFmpeg.
+
+    A video's suffix leaves the first request to FFmpeg: some programs serve one request and end.
+
+    Raises:
+        SourceError: see `open_images` and `open_stream`.
+    """
+    if urlsplit(url).path.lower().endswith(_VIDEO_SUFFIXES):
+        try:
+            return open_stream(url, config)
+        except SourceError as exc:
+            if exc.fault is SourceFault.AUTH:
+                open_images(url, config)  # which knows the reason
+            raise
+    return open_images(url, config) or open_stream(url, config)
 
 
 def open_images(url: str, config: CameraConfig) -> Reader | None:

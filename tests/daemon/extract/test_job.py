@@ -149,6 +149,12 @@ def test_a_camera_on_a_web_server_is_no_recording(tmp_path: Path) -> None:
         server.stop()
 
 
+def test_a_fifo_is_refused_without_a_look_at_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(JobError, match="is a FIFO"):
+        play(wanted(tmp_path, tmp_path / "fifo"))
+
+
 def test_the_help_names_web_servers(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["extract", "--help"]) == 0
     assert "web server" in " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
