@@ -12,6 +12,7 @@ from ..frames import Pixels
 from . import opencv
 from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, SourceInfo, UnreadableImage
+from .v4l2_capabilities import query, siblings
 
 _OLDEST_MS = 5000
 """Age from which a driver's time is not believed: the few buffers of a device hold less."""
@@ -87,7 +88,7 @@ class DeviceReader:
 
 
 def check_device(path: str, target: str) -> None:
-    """Open and close a device file to find out why it cannot be opened, which OpenCV does not report.
+    """Open and close a device file to find out why it cannot be opened or read, which OpenCV does not report.
 
     Raises:
         SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`.
@@ -102,6 +103,12 @@ def check_device(path: str, target: str) -> None:
     except OSError as exc:
         fault = SourceFault.MISSING if exc.errno in (errno.ENXIO, errno.ENODEV) else SourceFault.UNREADABLE
         raise SourceError(fault, f"device {path} cannot be opened: {exc.strerror}") from exc
+    capability = query(target)
+    if capability is not None and not capability.captures:
+        right = siblings(target, capability)
+        advice = f"use {' or '.join(right)}" if right else "no other node of this device delivers images"
+        text = f"device {path} ({capability.card}) is no camera: it {capability}; {advice}"
+        raise SourceError(SourceFault.UNREADABLE, text)
 
 
 def _present() -> str:
