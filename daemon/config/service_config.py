@@ -34,8 +34,9 @@ class ServiceConfig:
         exit_when_done: whether the service stops, with exit code 0, once every source has ended.
         publish: where and how records are published.
         model: the model and where it runs.
-        cameras: at least one, each with a unique name.
+        cameras: those that are enabled, at least one, each with a unique name.
         secrets: strings that must never be printed.
+        disabled: cameras that are not opened.
     """
 
     log: LogConfig
@@ -47,6 +48,7 @@ class ServiceConfig:
     model: ModelConfig
     cameras: tuple[CameraConfig, ...]
     secrets: frozenset[str] = field(repr=False)
+    disabled: tuple[CameraConfig, ...] = ()
 
     @property
     def states_dir(self) -> Path | None:

@@ -157,6 +157,8 @@ class CameraTable(BaseModel):
     transport: RtspTransport | None = None
     size: Annotated[list[Pixels], Field(min_length=2, max_length=2)] | None = None
     fourcc: Annotated[str, Field(pattern=_FOURCC)] | None = None
+    crop: Annotated[list[Annotated[int, Field(ge=0, le=65_536)]], Field(min_length=4, max_length=4)] | None = None
+    enabled: bool | None = None
     stream: StreamTable | None = None
 
 

@@ -165,7 +165,7 @@ class Cameras:
 
         def on_status(status: CameraStatus) -> None:
             if status.size is not None:
-                self._services.snapshots.check_size(config.name, status.size)
+                self._services.snapshots.check_size(config.name, config.crop[2:] if config.crop else status.size)
             self._sink.camera_changed(status, queue.counters)
 
         camera = self._make_camera(config, queue, on_status, first_epoch=first_epoch)

@@ -17,7 +17,7 @@ from ..errors import SourceError, SourceFault
 from ..frame_queue import FrameQueue
 from .backoff import Backoff, RetrySchedule
 from .capture import Capture, CapturedFrame, OnLog, ignore_log, open_capture
-from .faults import is_damage
+from .faults import is_damage, is_truncation
 from .stall import StallWatch
 from .status import CameraState, CameraStatus, StatusReporter
 from .stream_epoch import StreamEpoch
@@ -65,6 +65,7 @@ class Camera:
         self._epochs = itertools.count(first_epoch)
         self._plays = 0
         self._damaged = False
+        self._truncated = False
 
     @property
     def status(self) -> CameraStatus:
@@ -95,7 +96,7 @@ class Camera:
                 await self._play(capture, epoch)
                 self._plays += 1
                 if self._plays == self._config.loop:
-                    return epoch.early_end(capture.ended, damaged=self._damaged)
+                    return epoch.early_end(capture.ended, damaged=self._damaged, truncated=self._truncated)
                 await capture.rewind()
 
     async def _play(self, capture: Capture, epoch: StreamEpoch) -> None:
@@ -120,7 +121,7 @@ class Camera:
         frame = epoch.stamp(captured)
         if first:
             self._retries.mark_running()
-        self._reporter.frame_arrived(frame.stamp.source_size, first=first)
+        self._reporter.frame_arrived(frame.stamp.captured_size, first=first)
         if not self._queue.would_wait:
             await self._queue.put(frame)
             return
@@ -130,6 +131,7 @@ class Camera:
             tasks.cancel_scope.cancel()
 
     def _on_line(self, line: str) -> None:
+        self._truncated |= is_truncation(line)
         if is_damage(line):
             self._damaged = True
             self._queue.count_decode_error()

@@ -13,7 +13,7 @@ import msgspec
 
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
-from ..frames import Pixels
+from ..frames import CropPlace, Pixels
 from ..sources.reader import SourceInfo
 from ..sources.redact import mask
 from .faults import classify
@@ -41,6 +41,7 @@ class CapturedFrame:
         pts_ns: the container's presentation time in nanoseconds, or None.
         skipped: frames captured and discarded since the last one, because no slot was free.
         failed: frames since the last one that could not be decoded.
+        crop: where the pixels are in the captured frame, or None if they are all of it.
     """
 
     pixels: Pixels
@@ -50,6 +51,7 @@ class CapturedFrame:
     pts_ns: int | None
     skipped: int = 0
     failed: int = 0
+    crop: CropPlace | None = None
 
 
 class Capture:
@@ -187,6 +189,7 @@ class Capture:
             pts_ns=ready.pts_ns,
             skipped=ready.skipped,
             failed=ready.failed,
+            crop=ready.crop,
         )
 
     def _send_release(self, generation: int, slot: int) -> None:

@@ -54,7 +54,7 @@ def features_header(
         keyframe=features.keyframe,
         context=_context_header(features.context),
         flags=tuple(sorted(features.flags)),
-        source_size=stamp.source_size,
+        source_size=stamp.captured_size,
         model_size=features.model_size,
         grid=features.grid,
         to_source=features.to_source,

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .device import DEVICE
-from .network import NETWORK
+from .gstreamer import GSTREAMER
+from .network import HTTP, NETWORK
 from .paths import PATH
 from .spec import SourceKind, SourceSpec, unreadable
 from .synthetic import SYNTHETIC
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ..config import CameraConfig
     from .reader import Reader
 
-KINDS: tuple[SourceKind, ...] = (DEVICE, SYNTHETIC, NETWORK, PATH)
+KINDS: tuple[SourceKind, ...] = (DEVICE, SYNTHETIC, NETWORK, HTTP, GSTREAMER, PATH)
 """All kinds, in the order in which they parse a text. `PATH` is last: it accepts any text without a scheme."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

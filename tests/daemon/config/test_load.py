@@ -199,6 +199,8 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         transport = "udp"
         size = [1280, 720]
         fourcc = "MJPG"
+        crop = [1, 2, 30, 40]
+        enabled = true
         stream = {{ window = 9 }}
     """,
         {"XDG_RUNTIME_DIR": "/run/user/7"},
@@ -219,6 +221,8 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         (1280, 720),
         "MJPG",
         stream,
+        True,
+        (1, 2, 30, 40),
     )
     network = NetworkConfig(128, 2, 3, 2.0, 8, "conv", 2, False, ("kda",))
     output = OutputConfig((0, 2), (TokenGroup.POOLED, TokenGroup.SCALE), 2, "float32")
@@ -344,12 +348,14 @@ def test_a_wrong_value_is_an_error_at_its_key(refuse: Refuse, table: str, key: s
     + [("mode", value) for value in ('"lve"', "1")]
     + [("loop", value) for value in ("-1", "1.0", "true")]
     + [("size", value) for value in ("[640]", "[640, 480, 3]", "[640, 0]", '"640x480"', "[640.0, 480]")]
+    + [("crop", value) for value in ("[0, 0, 8]", "[0, 0, 8, 0]", "[-1, 0, 8, 8]", "[0, 0, 641, 8]", "[0, 1, 8, 480]")]
     + [("fourcc", value) for value in ('"MJPEG"', '"MJ"', "1", '"MJP\\n"')]
     + [
         ("queue_frames", "0"),
         ("connect_timeout_s", "0"),
         ("stall_timeout_s", "inf"),
         ("retry", "1"),
+        ("enabled", "0"),
         ("transport", '"x"'),
     ],
 )
@@ -704,6 +710,7 @@ def test_windows_line_ends_and_byte_order_marks_are_read(load: Load) -> None:
         ("RETINAD_MODEL__LAYERS", "[1]", lambda config: config.model.output.layers, (1,)),
         ("RETINAD_STREAM__WINDOW", "3", lambda config: config.cameras[0].stream.window, 3),
         ("RETINAD_CAMERA__A_B__SOURCE", "2", lambda config: config.cameras[0].source, "2"),
+        ("RETINAD_CAMERA__A_B__CROP", "[0, 8, 64, 48]", lambda config: config.cameras[0].crop, (0, 8, 64, 48)),
         ("RETINAD_CAMERA__A_B__FOURCC", "1234", lambda config: config.cameras[0].fourcc, "1234"),
         ("RETINAD_CAMERA__A_B__STREAM__WINDOW", "4", lambda config: config.cameras[0].stream.window, 4),
     ],
@@ -857,3 +864,26 @@ def test_a_live_camera_runs_one_frame_per_step(load: Load) -> None:
         f'{CAMERA}[[camera]]\nname = "b"\nsource = "synthetic:"\nmode = "lossless"\n[stream]\nrun_frames = 4\n'
     )
     assert [camera.stream.run_frames for camera in config.cameras] == [1, 4]
+
+
+def test_a_disabled_camera_is_checked_and_not_opened(load: Load, refuse: Refuse) -> None:
+    text = '[[camera]]\nname = "a"\nsource = "synthetic:"\n[[camera]]\nname = "b"\nsource = "0"\nenabled = false\n'
+    config = load(text)
+    assert [camera.name for camera in config.cameras] == ["a"]
+    assert [camera.name for camera in config.disabled] == ["b"]
+    assert "enabled = false" in show_config(config)
+    assert [camera.name for camera in load(text, {"RETINAD_CAMERA__B__ENABLED": "true"}).cameras] == ["a", "b"]
+    (problem,) = refuse(text, {"RETINAD_CAMERA__A__ENABLED": "false"})
+    assert "every camera is disabled" in problem.message
+    (problem,) = refuse(text + "fps = 0\n")
+    assert problem.line == 8
+    (problem,) = refuse(text.replace('"b"', '"a"'))
+    assert "same name" in problem.message or "already" in problem.message
+
+
+def test_a_crop_is_compared_with_a_size_that_is_known(load: Load, refuse: Refuse) -> None:
+    text = '[[camera]]\nname = "a"\nsource = "{}"\ncrop = [320, 240, 320, 240]\n'
+    assert load(text.format("synthetic:")).cameras[0].crop == (320, 240, 320, 240)
+    assert load(text.format("rtsp://h/x")).cameras[0].crop == (320, 240, 320, 240)
+    (problem,) = refuse(text.format("synthetic:?width=600"))
+    assert "crop = [320, 240, 320, 240] reaches beyond a frame of 600x480 pixels" in problem.message
