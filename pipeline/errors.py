@@ -3,6 +3,7 @@
 PipelineError
 ├── SourceError     a camera source cannot be opened or read; `fault` is the kind of failure
 ├── ModelError      a model, checkpoint or device cannot be used as configured
+│   ├── CheckpointError the weights' file cannot be used: trying again cannot help
 │   ├── AdmissionError  there is no room for another stream; the open ones continue
 │   └── DeviceError     the device itself failed: the process must stop
 ├── StateError      a stream's memory cannot be saved, or a file does not match the stream
@@ -53,6 +54,10 @@ class SourceError(PipelineError):
 
 class ModelError(PipelineError):
     """A model, checkpoint or device cannot be used as configured."""
+
+
+class CheckpointError(ModelError):
+    """The weights' file is missing, may not be read, is damaged, or does not fit: trying again cannot help."""
 
 
 class AdmissionError(ModelError):
