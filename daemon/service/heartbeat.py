@@ -61,7 +61,7 @@ async def end_when_hung(worker: Worker[Engine], limit_s: float) -> None:
             await anyio.sleep(_LOOK_S)  # a machine that was suspended is no hang: the call finishes in this time
             if worker.is_overdue:
                 _log.critical("model step hangs", busy_s=round(worker.busy_s, 1), stack=worker.stack())
-                raise DeviceError(f"a step did not finish within model.step_timeout_s = {limit_s:g}")
+                raise DeviceError(f"a step did not finish within model.step_timeout_s = {limit_s:g} s")
 
 
 async def report(

@@ -30,7 +30,7 @@ from .images import ImagePreprocessor
 from .model_runner import ModelRunner, WhileDeviceBusy
 from .preprocess import resize_geometry
 from .statistics import EngineStatistics, LoadTimes, ModelDescription, StreamStatistics, stream_statistics
-from .stepper import Stepper
+from .stepper import OnPass, Stepper, ignore_pass
 from .streams import StreamRegistry
 
 __all__ = ["Engine", "EngineStatistics", "ModelDescription", "Outcome", "StreamStatistics"]
@@ -229,19 +229,22 @@ class Engine:
         yield from self._stepper.step(frames, while_device_busy)
 
     @torch.inference_mode()
-    def warm_up(self, sizes: Sequence[Size]) -> None:
+    def warm_up(self, sizes: Sequence[Size], on_pass: OnPass = ignore_pass) -> None:
         """Run the model on each source size, as a first and as a later frame, so that the first real step is fast.
+
+        How long a pass takes then is in `load_times`.
 
         Args:
             sizes: width and height of the cameras' frames; all are cropped or padded as the open streams ask for
                 (cropped, if there are none).
+            on_pass: called after each forward pass.
 
         Raises:
             ValueError: images of this size cannot be fitted to the model.
             DeviceError: the device failed.
             torch.OutOfMemoryError: the device has no memory for one frame.
         """
-        self._stepper.warm_up(sizes)
+        self.load_times = replace(self.load_times, frame_s=self._stepper.warm_up(sizes, on_pass))
 
 
 def _check(config: ModelConfig) -> None:
