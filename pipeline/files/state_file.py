@@ -126,7 +126,9 @@ def open_state_file(path: Path) -> Iterator[StateFile]:
     Raises:
         StateError: the file is missing, damaged or of another kind.
     """
-    if (reason := why_unreadable(path)) is not None:  # safetensors would block at a pipe, and hold the GIL
+    if path.exists() and not path.is_file():  # opening a pipe would block, and safetensors would hold the GIL
+        raise StateError(f"{path} is not a regular file")
+    if (reason := why_unreadable(path)) is not None:  # safetensors would call it missing
         raise StateError(f"{path}: {reason}")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
