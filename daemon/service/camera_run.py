@@ -104,10 +104,11 @@ class CameraRun:
 
     @property
     def status(self) -> CameraStatus:
-        """The camera's state; failed if the service itself refused it."""
+        """The camera's state, with its queue's rates; failed if the service itself refused it."""
+        status = with_rates(self.camera.status, self.queue)
         if self.refusal is None:
-            return self.camera.status
-        return replace(self.camera.status, state=CameraState.FAILED, fault=None, reason=self.refusal)
+            return status
+        return replace(status, state=CameraState.FAILED, fault=None, reason=self.refusal)
 
     @property
     def report(self) -> CameraReport:
@@ -180,3 +181,8 @@ class CameraRun:
         # The worker is first in, first out: a step that is running with the last frame comes before this.
         await flush(self.config.name, self.services.worker, self.services.delivery)
         await self.queue.settled()
+
+
+def with_rates(status: CameraStatus, queue: FrameQueue) -> CameraStatus:
+    """A camera's status with the rates of its queue."""
+    return replace(status, published_fps=queue.published_fps, dropped_fps=queue.dropped_fps)

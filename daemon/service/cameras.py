@@ -11,7 +11,7 @@ from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueues
 
-from .camera_run import CameraRun, CameraServices, MakeCamera
+from .camera_run import CameraRun, CameraServices, MakeCamera, with_rates
 from .state import CameraReport
 
 PACE_S = 0.002
@@ -169,7 +169,7 @@ class Cameras:
                 self._services.snapshots.check_size(config.name, status.size)
             if status.state is not CameraState.RUNNING:
                 run.lost()
-            self._sink.camera_changed(status, queue.counters)
+            self._sink.camera_changed(with_rates(status, queue), queue.counters)
 
         camera = self._make_camera(config, queue, on_status, first_epoch=first_epoch)
         run = CameraRun(config, queue, camera, first_epoch, self._services)
