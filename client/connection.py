@@ -78,6 +78,7 @@ class Connection:
         self._announced_cameras: tuple[str, ...] | None = None
         self._connected = False
         self._refused = False
+        self._mismatch = False
         self._retry_at_s = 0.0
         self._heard_at_s = time.monotonic()
         self._silent_for_s = SILENCE_S
@@ -117,6 +118,8 @@ class Connection:
     def silence(self, timeout_s: float) -> str:
         """The likely reason for receiving nothing, and what to check."""
         start = f"no message from {self._subscription.endpoint} in {timeout_s:g} s: "
+        if self._refused and self._mismatch:
+            return start + f"the service refuses the connection. {self._mismatch_advice()}"
         if self._refused:
             return start + (
                 "the service refuses the connection. Check the CURVE keys: this client's public key must be in the "
@@ -197,10 +200,21 @@ class Connection:
 
     def _take_events(self) -> None:
         while self._monitor.poll(0):
-            event = parse_monitor_message(self._monitor.recv_multipart())["event"]
+            message = parse_monitor_message(self._monitor.recv_multipart())
+            event = message["event"]
             self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if event != zmq.EVENT_DISCONNECTED:
                 self._refused = bool(event & _REFUSED)
+                self._mismatch = message["value"] == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+
+    def _mismatch_advice(self) -> str:
+        if self._subscription.curve:
+            return "It does not encrypt, and this client has CURVE keys: connect without them (no `curve`)"
+        return (
+            "It encrypts, and this client has no CURVE keys: pass its own key pair and the service's public key "
+            "(`curve=CurveKeys(...)`, or --client-key and --server-key), and have its public key added to the "
+            "service's authorized keys"
+        )
 
     def _advice(self) -> str:
         announced = self._announced_cameras
@@ -243,3 +257,9 @@ def _set_curve(socket: _Socket, keys: CurveKeys) -> None:
     socket.curve_publickey = client.public_key
     socket.curve_secretkey = client.secret_key
     socket.curve_serverkey = load_keys(keys.server_public_key_file).public_key
+
+
+def new_key_pair() -> tuple[bytes, bytes]:
+    """A new CURVE key pair, public and secret, in Z85."""
+    public, secret = zmq.curve_keypair()
+    return public, secret

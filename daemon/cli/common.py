@@ -71,9 +71,14 @@ def load_job(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "
 
 def keep_kernels_of(context: typer.Context) -> None:
     """Keep the compiled kernels of a command where the service keeps them; problems go to standard error."""
+    from ..config.directories import DirectoryError
     from ..kernel_cache import keep_kernels
 
-    cache = keep_kernels(state_of(context).stack)
+    try:
+        cache = keep_kernels(state_of(context).stack)
+    except DirectoryError as error:
+        typer.echo(f"retinad: {error}", err=True)
+        raise typer.Exit(error.code) from error
     if cache.problem is not None:
         typer.echo(f"retinad: compiled kernels are not kept: {cache.problem}", err=True)
     if cache.removed:

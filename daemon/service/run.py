@@ -42,7 +42,14 @@ def run_service(path: Path, stack: ExitStack) -> ExitCode:
     notifier = stack.enter_context(Notifier())
     notifier.extend_timeout(_IMPORT_TIMEOUT_S)
     notifier.status("loading")
-    cache = keep_kernels(stack)
+    try:
+        cache = keep_kernels(stack)
+    except DirectoryError as error:
+        _log.error("%s", error)
+        return error.code
+    if cache.is_foreign:
+        _log.error("%s", cache.problem)
+        return ExitCode.NO_PERMISSION
     _report_cache(cache)
     return _load_and_serve(path, log, notifier, StartupTimer(cache, begun_s), stack)
 
@@ -75,7 +82,7 @@ def _early_signals() -> Iterator[None]:
 
 def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTimer, stack: ExitStack) -> ExitCode:
     # Imported here: the log must be open before libraries print anything during import.
-    from retinad.pipeline.errors import DeviceError, ModelError, PublishError, SettingError
+    from retinad.pipeline.errors import AccessError, DeviceError, ModelError, PublishError, SettingError
     from retinad.pipeline.publish.publisher import check_free
 
     from ..config.load import ConfigError, load_config, load_publishing
@@ -103,9 +110,12 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTime
     except DeviceError as error:
         _log.critical("device failed: %s", error)
         return ExitCode.FAULT
-    except (ModelError, PublishError, DirectoryError) as error:
+    except DirectoryError as error:
+        _log.error("%s", error)
+        return error.code
+    except (ModelError, PublishError) as error:
         _log.error("%s", error_text(error))
-        return ExitCode.UNAVAILABLE
+        return ExitCode.NO_PERMISSION if isinstance(error, AccessError) else ExitCode.UNAVAILABLE
 
 
 def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier, timer: StartupTimer) -> ExitCode:

@@ -23,6 +23,7 @@ from ..config.load import ServiceConfig
 from ..errors import only_error
 from ..exit_codes import ExitCode
 from ..kernel_cache import KernelCache
+from .access_log import log_access
 from .camera_log import FailureLog
 from .camera_run import CameraServices, MakeCamera
 from .cameras import Cameras
@@ -170,6 +171,7 @@ class _Service:
         # All of this ends before the cameras do: no camera's status follows its `end`.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(report, cameras, monitor, announcer, publisher, self._notifier, heartbeat_s, name="report")
+            tasks.start_soon(log_access, publisher, name="log access")
             tasks.start_soon(monitor.follow_engine, worker, heartbeat_s, name="engine statistics")
             tasks.start_soon(self._reloader.run, self._signals.reload, cameras, monitor, name="reload")
             tasks.start_soon(renew_when_asked, self._signals.renewal, worker, name="renew streams")

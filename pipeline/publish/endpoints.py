@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..config import PublishConfig
-from ..errors import PublishError
+from ..errors import AccessError, PublishError
 from ..files.lock import HeldError, take_lock
+from ..files.ownership import NotOursError, check_made_by_us, check_way
 
 SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket on Linux."""
@@ -76,13 +77,15 @@ def ipc_lock(endpoint: str) -> Iterator[None]:
     """Hold the lock of an `ipc://` endpoint, and remove its socket file before and after.
 
     Raises:
+        AccessError: another user made one of its files, or could replace its socket.
         PublishError: another process holds it, its folder cannot be used, or another kind of file is in its place.
     """
     path = ipc_path(endpoint)
     if path is None or path.startswith("@"):  # the kernel protects these
         yield
         return
-    descriptor = _take_lock(endpoint, Path(f"{path}.lock"))
+    with _owned(endpoint):
+        descriptor = _take_lock(endpoint, Path(f"{path}.lock"))
     try:
         _remove_stale_socket(endpoint, Path(path))
         try:
@@ -93,8 +96,17 @@ def ipc_lock(endpoint: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def _owned(endpoint: str) -> Iterator[None]:
+    try:
+        yield
+    except NotOursError as exc:
+        raise AccessError(f"cannot bind {endpoint}: {exc}", _FIELD) from exc
+
+
 def _take_lock(endpoint: str, path: Path) -> int:
     try:
+        check_way(path)
         return take_lock(path)
     except HeldError as exc:
         reason = f"{exc} already publishes there; a second service needs its own endpoints"
@@ -105,11 +117,13 @@ def _take_lock(endpoint: str, path: Path) -> int:
 
 def _remove_stale_socket(endpoint: str, path: Path) -> None:
     try:
-        mode = path.lstat().st_mode
+        found = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(mode):
+    if not stat.S_ISSOCK(found.st_mode):
         raise PublishError(f"cannot bind {endpoint}: {path} exists and is not a socket; it is not removed", _FIELD)
+    with _owned(endpoint):
+        check_made_by_us(path, found, stat.S_IFSOCK)
     if _answers(path):
         raise PublishError(f"cannot bind {endpoint}: a process that does not lock it already publishes there", _FIELD)
     with suppress(FileNotFoundError):

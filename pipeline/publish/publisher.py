@@ -30,6 +30,7 @@ from ..errors import PublishError
 from ..frames import Features
 from .encode import features_header, tensor_bytes
 from .endpoints import check_endpoints, ipc_lock
+from .refusals import Refusal
 from .socket import PublishSocket, open_socket
 
 HELLO_INTERVAL_S = 0.1
@@ -51,8 +52,7 @@ class PublisherStatistics:
         disconnected_total: number of those that are closed.
         handshake_failures: connections whose handshake failed.
         unauthorized: CURVE clients refused because their key is not authorized.
-        keys_error: why the authorized keys could not be read at the last attempt, or None; the previous ones stay
-            valid.
+        keys_error: which authorized keys could not be read at the last attempt, or None.
         subscriptions_total: subscriptions received.
         send_hwm: upper limit of the messages queued for one slow subscriber.
     """
@@ -225,6 +225,15 @@ class Publisher:
             self._hello_due_s = min(self._hello_due_s, self._hello_sent_s + HELLO_INTERVAL_S)
         if time.monotonic() >= self._hello_due_s:
             self.publish_hello()
+
+    @property
+    def keys_error(self) -> str | None:
+        """Which authorized keys could not be read at the last attempt, or None; and which ones apply."""
+        return self._opened().keys_error
+
+    def take_refusals(self) -> dict[Refusal, int]:
+        """The kinds of connections that were refused since the last call, and how many there were of each."""
+        return self._opened().refusals.take()
 
     def take_slow_peers(self) -> tuple[str, ...]:
         """Names of the subscribers that have not kept up since the last call."""

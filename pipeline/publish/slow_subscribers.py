@@ -8,6 +8,8 @@ import termios
 import time
 from dataclasses import dataclass
 
+from .refusals import UNKNOWN
+
 SLOW_S = 3.0
 """A peer with unsent data at every check during this time is slow: one that keeps up has read everything in between."""
 
@@ -31,13 +33,14 @@ class Peers:
         self._peers: dict[int, _Peer] = {}
         self._slow: dict[str, None] = {}
 
-    def add(self, descriptor: int) -> None:
-        """Watch an accepted connection."""
-        self._peers[descriptor] = _Peer(_name(descriptor))
+    def add(self, descriptor: int, *, is_open: bool = True) -> None:
+        """Watch an accepted connection. If it is no longer open, its descriptor may be another's: it has no name."""
+        self._peers[descriptor] = _Peer(_name(descriptor) if is_open else UNKNOWN)
 
-    def remove(self, descriptor: int) -> None:
-        """Stop watching a closed connection."""
-        self._peers.pop(descriptor, None)
+    def remove(self, descriptor: int) -> str:
+        """Stop watching a closed connection. Returns its name."""
+        peer = self._peers.pop(descriptor, None)
+        return UNKNOWN if peer is None else peer.name
 
     def check(self) -> None:
         """Check which peers have unsent data. Takes a few microseconds per peer; call it often."""
@@ -66,7 +69,7 @@ def _name(descriptor: int) -> str:
             host, port = copy.getpeername()[:2]
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     except OSError:
-        return "a closed connection"
+        return UNKNOWN
 
 
 def _unsent_bytes(descriptor: int) -> int:

@@ -4,11 +4,35 @@ Without an answer CURVE encrypts, but accepts any client with any key pair.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 """Endpoint at which libzmq sends its requests."""
 
 _REQUEST_PARTS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class ZapRequest:
+    """Who asks for access with CURVE.
+
+    Attributes:
+        peer: host, or `process N` on an ipc endpoint.
+        key: the client's public key.
+    """
+
+    peer: str
+    key: bytes
+
+    @classmethod
+    def of(cls, request: Sequence[bytes]) -> Self | None:
+        """The request in the parts of a message; None if it is malformed."""
+        if len(request) != _REQUEST_PARTS:
+            return None
+        host, *ids = request[3].decode("ascii", "replace").split(":")
+        is_process = len(ids) == 3 and all(part.isdigit() for part in ids) and host == "localhost"
+        return cls(f"process {ids[2]}" if is_process else ":".join((host, *ids)), request[6])
 
 
 def zap_reply(request: Sequence[bytes], authorized_keys: frozenset[bytes]) -> list[bytes]:

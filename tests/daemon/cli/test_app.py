@@ -26,6 +26,8 @@ SERVER_PARTS = ("torch", "anyio", "structlog", "cv2", "safetensors", "triton")
 HEAVY_PARTS = ("torch", "anyio", "cv2", "safetensors")
 """Packages that take long to import."""
 
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+
 
 def retinad(*arguments: str, without: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command in its own process, as if some libraries were not installed."""
@@ -368,8 +370,49 @@ def test_run_names_a_port_in_use_and_ends_with_unavailable(config: Path, folders
 def test_run_refuses_a_runtime_folder_that_is_a_file(config: Path, folders: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "run").write_text("not a folder")
     result = retinad("run", "-c", str(config), **folders)
-    assert result.returncode == ExitCode.UNAVAILABLE
+    assert result.returncode == ExitCode.CANNOT_CREATE
     assert "is not a folder" in str(log_of(result)[-1]["event"])
+
+
+@needs_root
+@pytest.mark.parametrize("place", ["run", "state", "cache"])
+def test_run_takes_no_folder_of_another_user(place: str, config: Path, folders: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / place).mkdir()
+    os.chown(tmp_path / place, 12345, 12345)
+    result = retinad("run", "-c", str(config), **folders)
+    assert result.returncode == ExitCode.NO_PERMISSION
+    assert f"{tmp_path / place} belongs to another user, uid 12345" in str(log_of(result)[-1]["event"])
+
+
+@needs_root
+def test_run_takes_no_lock_of_another_user(config: Path, folders: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "features.sock.lock").touch()
+    os.chown(tmp_path / "features.sock.lock", 12345, 12345)
+    result = retinad("run", "-c", str(config), **folders)
+    assert result.returncode == ExitCode.NO_PERMISSION
+    assert "features.sock.lock belongs to another user, uid 12345" in str(log_of(result)[-1]["event"])
+
+
+@pytest.mark.parametrize("command", ["run", "extract"])
+def test_no_folder_for_temporary_files_is_a_plain_error(
+    command: str, config: Path, folders: dict[str, str], tmp_path: Path
+) -> None:
+    """A container whose file system is read-only, for example."""
+    (tmp_path / "cache").write_text("not a folder")
+    script = "import tempfile\ndef fail(**options): raise FileNotFoundError(2, 'No usable temporary directory found')\n"
+    script += "tempfile.TemporaryDirectory = fail\nfrom retinad.daemon.cli.app import main\nmain()"
+    arguments = ["run", "-c", str(config)] if command == "run" else ["extract", "synthetic:", "-o", f"{tmp_path}/out"]
+    result = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        env=os.environ | folders,
+    )
+    assert result.returncode == ExitCode.CANNOT_CREATE
+    assert "no folder for temporary files" in result.stderr
+    assert "set TMPDIR" in result.stderr
 
 
 def test_run_leaves_the_saved_streams_of_another_service_alone(
