@@ -6,12 +6,13 @@ config, so that no secret is in its arguments or environment.
 """
 
 import ctypes
+import os
 import select
 import signal
 import socket
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import msgspec
 import numpy as np
@@ -87,7 +88,7 @@ class ParentChannel:
             self.pump(remaining_s)
 
     def await_rewind(self) -> None:
-        """Wait until the service asks to open the source again."""
+        """Wait until the service asks to open the source again, after its end or a failure."""
         while not self._rewound:
             self.pump(None)
         self._rewound = False
@@ -150,6 +151,9 @@ class CaptureLoop:
             self._failed += 1
             sys.stderr.write(f"left out: {exc}\n")
             return
+        except SourceError:  # the process, and its slots, are used again
+            self._slots.free(self._slots.generation, slot)
+            raise
         ready = FrameReady(
             generation=self._slots.generation,
             slot=slot,
@@ -188,27 +192,27 @@ class CaptureLoop:
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the first argument, until the source fails or the service exits."""
+    """Serve the socket whose descriptor is the first argument, until the service closes its end."""
     _die_with_parent()
-    with socket.socket(fileno=int(sys.argv[1])) as sock:
-        try:
-            _serve(ParentChannel(sock))
-        except ParentGone:
-            return
+    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(ParentGone):
+        _serve(ParentChannel(sock))
+    os._exit(0)  # the source is closed; the interpreter's own shutdown takes longer than the service waits
 
 
 def _serve(parent: ParentChannel) -> None:
-    try:
-        opener = load_reader(parent.config)
-        parent.send(Ready())
-        while True:
+    opener = None
+    while True:
+        try:
+            if opener is None:
+                opener = load_reader(parent.config)
+                parent.send(Ready())
             with closing(opener()) as reader:
                 parent.send(Opened(reader.info))
                 CaptureLoop(parent, reader).run()
-            parent.await_rewind()
-    except SourceError as exc:
-        guess = exc.guess if isinstance(exc, RefusedError) else None
-        parent.send(Failed(exc.fault, mask(str(exc), parent.config.source), guess))
+        except SourceError as exc:
+            guess = exc.guess if isinstance(exc, RefusedError) else None
+            parent.send(Failed(exc.fault, mask(str(exc), parent.config.source), guess))
+        parent.await_rewind()
 
 
 def _die_with_parent() -> None:

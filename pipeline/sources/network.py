@@ -1,5 +1,6 @@
 """Network streams as a kind of source: RTSP cameras, and whatever FFmpeg reads over HTTP."""
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from .reader import Reader
 
 _SCHEMES = ("rtsp://", "rtsps://", "http://", "https://")
+_PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 _LONE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _AMBIGUOUS = (
     "the address can be read in two ways: its user or password contains @ / ? or # as plain characters, or its path"
@@ -31,6 +33,15 @@ class NetworkSpec(SourceSpec):
     def is_live(self) -> bool:
         """See `SourceSpec`. What a web server sends may be a file."""
         return self.url.lower().startswith("rtsp")
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """See `SourceSpec`. FFmpeg opens web addresses through the proxy of the environment, if it has one."""
+        scheme, _, rest = split_userinfo(self.url)
+        parts = urlsplit(scheme + rest)
+        if parts.hostname is None or (parts.scheme.startswith("http") and "http_proxy" in os.environ):
+            return None
+        return parts.hostname, parts.port or _PORTS[parts.scheme]
 
     def load(self, config: "CameraConfig") -> "Callable[[], Reader]":
         """See `SourceSpec`."""
