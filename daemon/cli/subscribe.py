@@ -14,7 +14,8 @@ def subscribe(
         typer.Option(metavar="KIND", help="features, status, end or hello; repeatable. By default features and end."),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the tensors of each record to an .npz file.")
+        Path | None,
+        typer.Option(metavar="DIR", readable=False, help="Write the tensors of each record to an .npz file."),
     ] = None,
     count: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stop after this many messages.")] = None,
     timeout: Annotated[
@@ -24,10 +25,11 @@ def subscribe(
     latest: Annotated[bool, typer.Option("--latest", help="When behind, skip to the newest record.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     client_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="This client's secret key, for a service that encrypts.")
+        Path | None,
+        typer.Option(metavar="FILE", readable=False, help="This client's secret key, for a service that encrypts."),
     ] = None,
     server_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The public key of a service that encrypts.")
+        Path | None, typer.Option(metavar="FILE", readable=False, help="The public key of a service that encrypts.")
     ] = None,
 ) -> None:
     """Print one line for each message that a service publishes.

@@ -36,6 +36,7 @@ class ServiceConfig:
         model: the model and where it runs.
         cameras: at least one, each with a unique name.
         secrets: strings that must never be printed.
+        notes: what is not as it seems, though nothing is wrong; a sentence each.
     """
 
     log: LogConfig
@@ -47,6 +48,7 @@ class ServiceConfig:
     model: ModelConfig
     cameras: tuple[CameraConfig, ...]
     secrets: frozenset[str] = field(repr=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def states_dir(self) -> Path | None:

@@ -69,6 +69,10 @@ def refuse(load: Load) -> Refuse:
     return problems
 
 
+def write_key(path: Path, key: str = "0" * 40) -> None:
+    path.write_text(f'curve\n    public-key = "{key}"\n    secret-key = "{key}"\n')
+
+
 # Values
 
 
@@ -133,7 +137,7 @@ def test_every_field_of_the_pipeline_can_be_set(config: type, table: type, elsew
 
 def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
     (tmp_path / "weights.pt").touch()
-    (tmp_path / "server.key_secret").touch()
+    write_key(tmp_path / "server.key_secret")
     config = load(
         f"""
         [service]
@@ -748,10 +752,135 @@ def test_a_source_that_is_not_text_is_an_error(refuse: Refuse) -> None:
     assert "UTF-8" in problem.message
 
 
-def test_cameras_whose_variables_would_collide_have_none(refuse: Refuse) -> None:
-    text = CAMERA.replace('"a"', '"x-1"') + CAMERA.replace('"a"', '"x_1"')
-    (problem,) = refuse(text, {"RETINAD_CAMERA__X_1__FPS": "1"})
-    assert problem.key == "RETINAD_CAMERA__X_1__FPS"
+@pytest.mark.parametrize(
+    ("names", "variable"),
+    [
+        (("x-1", "x_1"), "RETINAD_CAMERA__X_1__FPS"),
+        (("Hall", "hall"), "RETINAD_CAMERA__HALL__SOURCE"),
+    ],
+)
+def test_a_variable_that_fits_two_cameras_names_both(refuse: Refuse, names: tuple[str, str], variable: str) -> None:
+    text = "".join(CAMERA.replace('"a"', f'"{name}"') for name in names)
+    (problem,) = refuse(text, {variable: "1"})
+    assert problem.key == variable
+    assert problem.message == f"fits two cameras, {names[0]} and {names[1]}"
+
+
+LINKS = {
+    "RETINAD_SERVICE_HOST": "10.0.48.109",
+    "RETINAD_SERVICE_PORT": "5555",
+    "RETINAD_SERVICE_PORT_ZMQ": "5555",
+    "RETINAD_PORT": "tcp://10.0.48.109:5555",
+    "RETINAD_PORT_5555_TCP": "tcp://10.0.48.109:5555",
+    "RETINAD_PORT_5555_TCP_PROTO": "tcp",
+    "RETINAD_PORT_5555_TCP_PORT": "5555",
+    "RETINAD_PORT_5555_TCP_ADDR": "10.0.48.109",
+    "RETINAD_X_2_SERVICE_HOST": "fd00::1",
+    "RETINAD_X_2_PORT": "udp://[fd00::1]:53",
+    "RETINAD_MODEL_PORT_53_UDP_ADDR": "fd00::1",
+    "RETINAD_NAME": "/web/retinad",
+}
+"""Variables of Services `retinad`, `retinad-x-2` and `retinad-model`, and of an old link of Docker."""
+
+
+def test_variables_of_a_service_of_the_same_name_are_passed_over(load: Load) -> None:
+    config = load(CAMERA, LINKS)
+    (note,) = config.notes
+    assert "Kubernetes" in note
+    assert "enableServiceLinks: false" in note
+    assert load(CAMERA).notes == ()
+    assert config == load(CAMERA)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_each_of_these_variables_is_known(load: Load, link: str) -> None:
+    assert link in load(CAMERA, {link: LINKS[link]}).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("RETINAD_PORT", "5555"),
+        ("RETINAD_SERVICE_HOST", "true"),
+        ("RETINAD_SERVICE_STATE_DIR", "/x"),
+        ("RETINAD_SERVICE_LOG_LEVEL", "info"),
+        ("RETINAD_PUBLISH__BUFER_MB", "tcp://10.0.48.109:5555"),
+        ("RETINAD_MODEL__PORT", "tcp://10.0.48.109:5555"),
+        ("RETINAD_NAME", "hall"),
+    ],
+)
+def test_a_misspelt_variable_stays_an_error_beside_them(refuse: Refuse, variable: str, value: str) -> None:
+    (problem,) = refuse(CAMERA, LINKS | {variable: value})
+    assert problem.key == variable
+
+
+# What the service would refuse later
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "no public key"),
+        (f'public-key = "{"0" * 40}"\n', "no secret key"),
+        ("public-key\n", "no `=`"),
+        (None, "no such"),
+    ],
+)
+def test_a_server_key_that_is_none_is_an_error(
+    refuse: Refuse, tmp_path: Path, content: str | None, reason: str
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_text(content)
+    (problem,) = refuse(with_keys(tmp_path / "key", tmp_path))
+    assert problem.key == "publish.curve.server_secret_key_file"
+    assert reason in problem.message
+
+
+def test_a_server_key_that_is_no_curve_key_is_an_error(refuse: Refuse, tmp_path: Path) -> None:
+    write_key(tmp_path / "key", SECRET)
+    (problem,) = refuse(with_keys(tmp_path / "key", tmp_path))
+    assert "not a CURVE key" in problem.message
+
+
+def test_a_clients_key_that_cannot_be_used_is_named(load: Load, tmp_path: Path) -> None:
+    write_key(tmp_path / "server")
+    write_key(tmp_path / "good.key")
+    write_key(tmp_path / "junk.key", SECRET)
+    (tmp_path / "folder.key").mkdir()
+    config = load(with_keys(tmp_path / "server", tmp_path))
+    assert [name in note for name, note in zip(("folder.key", "junk.key"), config.notes, strict=True)] == [True, True]
+    assert SECRET not in str(config.notes)
+
+
+def with_keys(server: Path, clients: Path) -> str:
+    curve = f'server_secret_key_file = "{server}", authorized_keys_dir = "{clients}"'
+    return f"{CAMERA}[publish]\ncurve = {{ {curve} }}\n"
+
+
+@pytest.mark.parametrize(
+    ("socket", "reason"),
+    [("none/x.sock", "there is no folder"), ("file/x.sock", "there is no folder"), ("folder", "is a folder")],
+)
+def test_a_socket_that_cannot_be_made_is_an_error(refuse: Refuse, tmp_path: Path, socket: str, reason: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (problem,) = refuse(f'{CAMERA}[publish]\nendpoints = ["ipc://{tmp_path}/{socket}"]\n')
+    assert problem.key == "publish.endpoints[0]"
+    assert reason in problem.message
+
+
+def test_a_socket_in_a_folder_of_others_is_an_error(
+    refuse: Refuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *arguments: False)
+    (problem,) = refuse(f'{CAMERA}[publish]\nendpoints = ["ipc://{tmp_path}/x.sock"]\n')
+    assert "this user may not make files" in problem.message
+
+
+def test_a_socket_in_the_runtime_folder_needs_no_folder_yet(load: Load, tmp_path: Path) -> None:
+    text = f'{CAMERA}[publish]\nendpoints = ["ipc://{{runtime}}/x.sock", "ipc://@abstract"]\n'
+    runtime = tmp_path / "not" / "there"
+    assert load(text, {"RUNTIME_DIRECTORY": str(runtime)}).publish.endpoints[0] == f"ipc://{runtime}/x.sock"
 
 
 # Credentials
@@ -759,7 +888,7 @@ def test_cameras_whose_variables_would_collide_have_none(refuse: Refuse) -> None
 
 def test_a_source_can_be_a_credential(load: Load, tmp_path: Path) -> None:
     (tmp_path / "door").write_text(SECRET_SOURCE + "\n")
-    (tmp_path / "curve").touch()
+    write_key(tmp_path / "curve")
     config = load(
         f"""
         [publish.curve]
