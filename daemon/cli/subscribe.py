@@ -17,6 +17,9 @@ def subscribe(
         Path | None,
         typer.Option(metavar="DIR", readable=False, help="Write the tensors of each record to an .npz file."),
     ] = None,
+    save_limit: Annotated[
+        float, typer.Option(metavar="GB", min=0, help="With --save: stop with code 74 once this much is saved.")
+    ] = 10.0,
     count: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stop after this many messages.")] = None,
     timeout: Annotated[
         float | None,
@@ -47,6 +50,7 @@ def subscribe(
         cameras=tuple(camera or ()),
         kinds=tuple(kind or ()),
         save=save,
+        save_limit_gb=save_limit,
         count=count,
         timeout_s=timeout,
         latest=latest,

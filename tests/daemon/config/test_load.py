@@ -607,9 +607,17 @@ def test_no_error_shows_a_secret(refuse: Refuse, text: str) -> None:
         (f'{CAMERA}[model]\nmixers = ["kad"]\n', 'got "kad"'),
         (f'{CAMERA}[model]\ndevice = "gpu"\n', 'got "gpu"'),
         (f'{CAMERA}mode = "alive"\n', 'got "alive"'),
-        ('[[camera]]\nname = "front door!"\nsource = "synthetic:"\n', "got a string"),
-        ('[[camera]]\nname = "front door"\nsource = "synthetic:"\n', 'got "front door"'),
-        (f'{CAMERA}[model]\ncheckpoint = ""\n', "got a string"),
+        ('[[camera]]\nname = "front door!"\nsource = "synthetic:"\n', 'got "front door!" (a space, ! are not allowed)'),
+        ('[[camera]]\nname = "front door"\nsource = "synthetic:"\n', 'got "front door" (a space is not allowed)'),
+        ('[[camera]]\nname = "Haustür"\nsource = "synthetic:"\n', 'got "Haustür" (ü is not allowed)'),
+        ('[[camera]]\nname = "玄関"\nsource = "synthetic:"\n', 'got "玄関" (玄, 関 are not allowed)'),
+        (f'[[camera]]\nname = "{"a" * 65}"\nsource = "synthetic:"\n', "got 65 characters"),
+        ('[[camera]]\nname = ""\nsource = "synthetic:"\n', "got an empty string"),
+        ('[[camera]]\nname = "u:pw@h"\nsource = "synthetic:"\n', "got a string"),
+        ('[[camera]]\nname = "a\\u0007"\nsource = "synthetic:"\n', "got a string"),
+        (f'{CAMERA}fourcc = "MJPEG"\n', 'got "MJPEG"'),
+        (f'{CAMERA}[model]\ncheckpoint = "{"x" * 5000}"\n', "got 5000 characters"),
+        (f'{CAMERA}[model]\ncheckpoint = ""\n', "got an empty string"),
         (f'{CAMERA}fps = "ten"\n', "got a string"),
     ],
 )
@@ -630,6 +638,14 @@ def test_an_error_quotes_a_word_where_a_choice_belongs_and_no_other_string(refus
         ('[[camera]]\nname = """abc\n\n\n', "camera[0].name", 2, 1),
         ("[publish\nbuffer_mb = 1\n", "", 1, None),
         ("x = [1,\n2\n\n", "x[1]", 2, None),
+        # What a header or a key does wrong is not the fault of the key before it.
+        ("[publish]\nbuffer_mb = 1\n[[camera]\n", "", 3, None),
+        ("[publish]\nbuffer_mb = 1\n[model\n", "", 3, None),
+        ("[publish]\nbuffer_mb = 1\n= 3\n", "", 3, None),
+        ("[publish]\nbuffer_mb = 1\n\nü = 3\n", "", 4, None),
+        ("[publish]\nbuffer_mb = 1\nheartbeat_s 3\n", "publish.heartbeat_s", 3, None),
+        ('[publish]\nendpoints = [\n  "a"\n  "b"\n]\n', "publish.endpoints[0]", 4, None),
+        ('[publish]\nendpoints = ["a"\n[model]\n', "publish.endpoints[0]", 3, None),
     ],
 )
 def test_a_syntax_error_has_line_column_and_key(
@@ -639,6 +655,38 @@ def test_a_syntax_error_has_line_column_and_key(
     assert (problem.key, problem.line) == (key, line)
     assert problem.column == column or (column is None and problem.column is not None)
     assert problem.message.startswith("not TOML")
+
+
+def test_a_broken_header_is_quoted(refuse: Refuse) -> None:
+    (problem,) = refuse(CAMERA + "[[camera]  # the second\n")
+    assert problem.message == "not TOML: Expected ']]' at the end of an array declaration, got [[camera]"
+    (problem,) = refuse(f"{CAMERA}[rtsp://u:{SECRET}@h\n")
+    assert "got" not in problem.message
+
+
+def test_a_repeated_name_says_where_the_first_is(refuse: Refuse) -> None:
+    (problem,) = refuse(CAMERA + CAMERA.replace('"a"', '"b"') + CAMERA)
+    assert (problem.line, problem.message) == (8, '"a" is already the camera at line 2')
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('[publish]\nendpoints = "tcp://127.0.0.1:1"\n', 'write ["tcp://..."]'),
+        (f'[publish]\nendpoints = "{SECRET_SOURCE}"\n', 'write ["..."]'),
+        ('[model]\ntokens = "camera"\n', 'write ["camera"]'),
+        ("fps = '25'\n", "write 25 without quotes"),
+        ("retry = 'false'\n", "write false without quotes"),
+        ("[service]\nlog_file = '/var/log/x'\n", "known keys: log_level, log_format"),
+        ("[service]\nlog_levle = 'info'\n", "did you mean `log_level`?"),
+        ("frames = 3\n", "known keys: "),
+        ("queue_frame = 3\n", "did you mean `queue_frames`?"),
+        ("queueframes = 3\n", "did you mean `queue_frames`?"),
+    ],
+)
+def test_a_hint_means_the_same(refuse: Refuse, text: str, hint: str) -> None:
+    (problem,) = refuse(CAMERA + text)
+    assert problem.hint.startswith(hint)
 
 
 def test_a_missing_config_is_an_error(tmp_path: Path) -> None:
