@@ -1,5 +1,6 @@
 """The folders of the service: where they are, and their creation without trusting what already exists there."""
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +23,13 @@ class DirectoryError(Exception):
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class UnwritableError(DirectoryError):
+    """A folder is the service's own, but on a full or read-only file system, or without the right to write."""
+
+
+_UNWRITABLE = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,8 @@ def make_private(directory: Path) -> None:
     The check matters in `/tmp`, where anyone may have created a folder or a link of this name first.
 
     Raises:
-        DirectoryError: it cannot be created, is not a folder, belongs to another user, or others can replace it.
+        UnwritableError: it cannot be created or written to.
+        DirectoryError: it is not a folder, belongs to another user, or others can replace it.
     """
     try:
         _make_folders(directory)
@@ -70,10 +79,9 @@ def make_private(directory: Path) -> None:
     except NotOursError as error:
         raise DirectoryError(ExitCode.NO_PERMISSION, str(error)) from error
     except OSError as error:
-        reason = f"the folder {directory} cannot be created: {error.strerror}" if error.strerror else str(error)
-        raise DirectoryError(ExitCode.CANNOT_CREATE, reason) from error
+        raise _failure(f"the folder {directory} cannot be created", error) from error
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise DirectoryError(ExitCode.CANNOT_CREATE, f"the folder {directory} cannot be written to")
+        raise UnwritableError(ExitCode.CANNOT_CREATE, f"the folder {directory} cannot be written to")
 
 
 def _make_folders(directory: Path) -> None:
@@ -93,6 +101,7 @@ def held(directory: Path) -> Iterator[None]:
         directory: the folder that only one service may write to; the lock file is beside it, in a folder that exists.
 
     Raises:
+        UnwritableError: the lock file cannot be written.
         DirectoryError: another process, named in the message, holds the lock, or the folder cannot be locked.
     """
     try:
@@ -104,12 +113,37 @@ def held(directory: Path) -> Iterator[None]:
     except NotOursError as error:
         raise DirectoryError(ExitCode.NO_PERMISSION, f"the folder {directory} cannot be locked: {error}") from error
     except OSError as error:
-        reason = f"the folder {directory} cannot be locked: {error.strerror}"
-        raise DirectoryError(ExitCode.CANNOT_CREATE, reason) from error
+        raise _failure(f"the folder {directory} cannot be locked", error) from error
     try:
         yield
     finally:
         os.close(descriptor)
+
+
+def writing_problem(directory: Path) -> str | None:
+    """Why nothing can be written to a folder that may not exist yet, as far as can be seen without writing."""
+    existing = directory
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not os.path.isdir(existing):
+        return f"{existing} is not a folder"
+    try:
+        system = os.statvfs(existing)
+    except OSError as error:
+        return f"{existing} cannot be reached: {error.strerror}"
+    if system.f_flag & os.ST_RDONLY:
+        return f"{existing} is on a read-only file system"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"this user may not write to {existing}"
+    if system.f_blocks and not system.f_bavail:
+        return f"the file system of {existing} is full"
+    return None
+
+
+def _failure(message: str, error: OSError) -> DirectoryError:
+    kind = UnwritableError if error.errno in _UNWRITABLE else DirectoryError
+    # An error without a number is the project's own, and complete.
+    return kind(ExitCode.CANNOT_CREATE, f"{message}: {error.strerror}" if error.strerror else str(error))
 
 
 def _first(environment: Mapping[str, str], name: str) -> Path | None:

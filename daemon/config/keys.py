@@ -68,8 +68,23 @@ def new_name(key: str) -> str | None:
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
-    """`did you mean ...?` with the known word nearest to `word`, or an empty string if none is near."""
+    """`did you mean ...?` with the known word nearest to `word`, or an empty string if none is near.
+
+    Every part of the word must be near: `log_file` is not a misspelt `log_level`.
+    """
     plain = word.lower().replace("-", "_")
-    near = difflib.get_close_matches(plain, [name.lower() for name in known], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(plain, [name.lower() for name in known], n=5, cutoff=0.6)
+    near = [name for name in near if _is_misspelt(plain, name)][:1]
     matches = [name for name in known if name.lower() in near]
     return f"did you mean `{matches[0]}`?" if matches else ""
+
+
+def _is_misspelt(word: str, name: str) -> bool:
+    parts, others = word.split("_"), name.split("_")
+    if len(parts) != len(others):
+        return _ratio(word, name) >= 0.75
+    return all(_ratio(part, other) >= 0.65 for part, other in zip(parts, others, strict=True))
+
+
+def _ratio(word: str, other: str) -> float:
+    return 1.0 if word == other else difflib.SequenceMatcher(None, word, other).ratio()

@@ -18,6 +18,7 @@ from .parse import Document, parse
 from .problems import Origins
 from .resolve import resolve_publishing, resolve_service
 from .service_config import LogConfig, Publishing, ServiceConfig
+from .service_links import describe_links
 from .tables import ModelTable
 from .validate import validate
 
@@ -51,7 +52,12 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Serv
     resolved = resolve_service(tables, environment, is_refused=bool(merged.problems or tables.faults))
     origins = Origins(document.file, document.places, merged.overrides)
     origins.refuse((*tables.faults, *resolved.faults), merged.problems)
-    return replace(resolved.config, model=place(resolved.config.model, tables.model, origins))
+    notes = (describe_links(merged.links),) if merged.links else ()
+    return replace(
+        resolved.config,
+        model=place(resolved.config.model, tables.model, origins),
+        notes=(*notes, *resolved.config.notes),
+    )
 
 
 def load_publishing(path: Path, environment: Mapping[str, str] = os.environ) -> Publishing | None:

@@ -18,6 +18,9 @@ _DEEPEST = 32
 _MOST_CAMERAS = 4096
 """As many as a subscriber keeps track of, and four times what a model serves. Checking one takes up to 1 ms."""
 
+_HEADER = re.compile(r"[ \t]*(\[[\[\]A-Za-z0-9_. -]{1,64}?)[ \t]*(?:#.*)?")
+"""A table's header that an error may quote."""
+
 _TOO_DEEP = "Nested too deeply"
 
 
@@ -84,14 +87,18 @@ def _parse_toml(path: Path, text: str) -> dict[str, Any] | Problem:
 
 
 def _syntax_problem(path: Path, text: str, message: str) -> Problem:
-    # At the place that tomllib names; if it names the end of the file, at the last key before it.
+    # At the place that tomllib names, with the key of the statement there; if it names the end of the file, at the last
+    # key before it.
     reason, _, place = message.partition(" (at ")
     numbers = re.fullmatch(r"line (\d+), column (\d+)\)", place)
     lines = text.split("\n")
     line, column = (int(numbers[1]), int(numbers[2])) if numbers else (len(lines), len(lines[-1]) + 1)
-    last = locate_keys(text).last_before(line, column)
+    places = locate_keys(text)
+    last = places.open_at(line, column) if numbers else places.last_before(line, column)
     if last and not numbers:
         line, column = last.line, last.column
     hint = "a string needs quotes" if "Invalid value" in reason else ""
+    if "declaration" in reason and (header := _HEADER.fullmatch(lines[line - 1])):
+        reason += f", got {header[1]}"
     key = redact_url(show_key(last.path)) if last else ""
     return Problem(str(path), line, column, key, f"not TOML: {reason}", hint)

@@ -22,11 +22,13 @@ class KeyFault:
         path: the key.
         message: see `Problem`.
         hint: see `Problem`.
+        other: another key, whose place completes the message; None for none.
     """
 
     path: KeyPath
     message: str
     hint: str = ""
+    other: KeyPath | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +47,18 @@ class Origins:
 
     def locate(self, fault: KeyFault) -> Problem:
         """Add the place: the innermost override around the key, else the key's line in the file."""
-        path = fault.path
+        path, message = fault.path, fault.message
+        if fault.other is not None:
+            other = self.places.find(fault.other)
+            message += f" at line {other.line}" if other else f" {show_key(fault.other)}"
         around = (self.overrides.get(path[:length]) for length in range(len(path), 0, -1))
         override = next((name for name in around if name is not None), None)
         if override is not None:
             file = "command line" if override.startswith("--") else "environment"
-            return Problem(file, None, None, override, fault.message, fault.hint)
+            return Problem(file, None, None, override, message, fault.hint)
         place = self.places.find(path)
         line, column = (place.line, place.column) if place else (None, None)
-        return Problem(str(self.file), line, column, redact_url(show_key(path)), fault.message, fault.hint)
+        return Problem(str(self.file), line, column, redact_url(show_key(path)), message, fault.hint)
 
     def refuse(self, faults: Iterable[KeyFault], problems: Iterable[Problem] = ()) -> None:
         """Raise ConfigError if there are any faults or problems, in the order of the file; a hundred at most."""

@@ -39,6 +39,7 @@ class ServiceConfig:
         cameras: those that are enabled, at least one, each with a unique name.
         secrets: strings that must never be printed.
         disabled: cameras that are not opened.
+        notes: what is not as it seems, though nothing is wrong; a sentence each.
     """
 
     log: LogConfig
@@ -53,6 +54,7 @@ class ServiceConfig:
     cameras: tuple[CameraConfig, ...]
     secrets: frozenset[str] = field(repr=False)
     disabled: tuple[CameraConfig, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def states_dir(self) -> Path | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 import structlog
@@ -10,6 +11,7 @@ from anyio.abc import TaskGroup
 
 from retinad.client.wire import ModelHeader
 from retinad.pipeline.capture.camera import CameraState
+from retinad.pipeline.capture.starts import CaptureStarts
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.heads import largest_outputs
@@ -65,7 +67,7 @@ class Dependencies:
     configure: Callable[[ServiceConfig], None]
     versions: Mapping[str, str]
     make_engine: Callable[[ServiceConfig], AbstractContextManager[Engine]] = make_engine
-    make_camera: MakeCamera = LoggedCamera
+    make_camera: MakeCamera = field(default_factory=lambda: partial(LoggedCamera, starts=CaptureStarts()))
     startup: StartupTimer = field(default_factory=lambda: StartupTimer(KernelCache(None)))
 
 

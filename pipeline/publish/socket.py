@@ -8,7 +8,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import zmq
@@ -41,7 +41,7 @@ _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROT
 _KEYS_S = 1.0
 """Without a handshake, the authorized keys are looked at this often, so that the log soon names what is wrong."""
 
-_REASONS = {
+_REASONS: Mapping[int, str] = {
     zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "one side uses CURVE keys, the other does not",
     zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "its messages do not fit the service's key: it has another server key",
 }

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -300,6 +301,60 @@ def test_cameras_describes_each_source(config: Path, tmp_path: Path, capsys: pyt
     assert heads[0] == "a: 640x480, 30 frames/s (fps caps it at 2), by synthetic"
     assert heads[1].startswith("b: missing: ")
     assert heads[2].startswith("c: refused: ")
+
+
+# What cannot be read or written
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_this_user_may_not_read_is_no_error_of_the_command_line(command: Callable[..., None]) -> None:
+    """Its reader reports it: a config with the exit code of a config."""
+    files = [hint for hint in get_type_hints(command, include_extras=True).values() if Path in get_args(hint)]
+    files += [hint for hint in get_type_hints(command, include_extras=True).values() if Path | None in get_args(hint)]
+    assert [hint for hint in files if hint.__metadata__[0].readable] == []
+
+
+@pytest.mark.parametrize("output", ["none/x.json", "folder"])
+def test_the_report_of_a_benchmark_is_tried_before_the_measurement(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    began = time.monotonic()
+    assert run_command(["bench", str(config), "--json", str(tmp_path / output)]) == ExitCode.CANNOT_CREATE
+    assert time.monotonic() - began < 5
+    assert f"{tmp_path / output} cannot be written" in capsys.readouterr().err
+
+
+def test_the_output_of_a_conversion_is_tried_before_the_weights_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "none" / "x.safetensors"
+    assert run_command(["convert", "/nope", "--mixers", "kda", "-o", str(out)]) == ExitCode.CANNOT_CREATE
+    assert f"{out} cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_the_folder_of_an_extraction_is_tried_before_the_model_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinad.daemon.extract.job.writing_problem", lambda folder: "the disk is full")
+    arguments = ["extract", "synthetic:?frames=5", "--preset", "tiny", "-o", str(tmp_path / "out")]
+    assert run_command(arguments) == ExitCode.CANNOT_CREATE
+    printed = capsys.readouterr().err
+    assert f"{tmp_path / 'out'} cannot be written: the disk is full" in printed
+    assert "loading" not in printed
+
+
+def test_check_says_that_memories_will_not_be_kept(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    text = config.read_text()
+    config.write_text(f'{text}[service]\nkeep_state = true\nstate_dir = "{tmp_path}/file/state"\n')
+    assert run_command(["check", str(config)]) == ExitCode.OK
+    assert "note: the streams' memories will not be kept" in capsys.readouterr().err
+    config.write_text(f'{text}[service]\nstate_dir = "{tmp_path}/file/state"\n')
+    assert run_command(["check", str(config)]) == ExitCode.OK
+    assert capsys.readouterr().err == ""
 
 
 # schema, version

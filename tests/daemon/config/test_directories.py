@@ -1,11 +1,21 @@
 """The service's folders belong to it alone: another user cannot create one first and listen in."""
 
+import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from retinad.daemon.config.directories import Directories, DirectoryError, find_directories, held, make_private
+from retinad.daemon.config.directories import (
+    Directories,
+    DirectoryError,
+    UnwritableError,
+    find_directories,
+    held,
+    make_private,
+    writing_problem,
+)
 from retinad.daemon.exit_codes import ExitCode
 
 TMP = f"/tmp/retinad-{os.getuid()}"
@@ -98,3 +108,47 @@ def test_one_service_at_a_time_holds_a_folder_and_a_stale_lock_file_does_no_harm
         pass
     with pytest.raises(DirectoryError, match="cannot be locked: No such file"), held(tmp_path / "gone" / "streams"):
         pass
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES])
+def test_a_folder_that_cannot_be_written_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*arguments: object, **more: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    with pytest.raises(UnwritableError, match=os.strerror(number)):
+        make_private(tmp_path / "a")
+
+
+def test_a_lock_on_a_full_disk_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.pwrite", refuse)
+    with pytest.raises(UnwritableError, match="No space left"), held(tmp_path / "streams"):
+        pass
+
+
+def test_a_folder_that_can_be_written_has_no_problem(tmp_path: Path) -> None:
+    assert writing_problem(tmp_path / "a" / "b") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"), [("f_flag", os.ST_RDONLY, "read-only file system"), ("f_bavail", 0, "is full")]
+)
+def test_a_full_or_read_only_file_system_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: int, reason: str
+) -> None:
+    real = os.statvfs(tmp_path)
+    names = [name for name in dir(real) if name.startswith("f_")]
+    fake = SimpleNamespace(**({name: getattr(real, name) for name in names} | {field: value}))
+    monkeypatch.setattr("os.statvfs", lambda path: fake)
+    assert reason in (writing_problem(tmp_path / "a") or "")
+
+
+def test_a_file_in_the_place_of_a_folder_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "is not a folder" in (writing_problem(tmp_path / "file" / "below") or "")
