@@ -32,7 +32,7 @@ class AuthorizedKeys:
         self._keys = self._read()
 
     def current(self) -> frozenset[bytes]:
-        """The keys, of 32 bytes each, as of now."""
+        """The public keys that are authorized now, 32 bytes each."""
         try:
             changed_at_ns = self._changed_at_ns()
             if changed_at_ns != self._read_at_ns:
