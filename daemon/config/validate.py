@@ -39,7 +39,7 @@ _EXPECTED_TYPE = {
 _RANGE_WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 _WORD = re.compile(r"[A-Za-z0-9 _.-]{1,32}")
-"""Strings from the file that an error may quote, where a key takes a choice, a name or a device: never an address."""
+"""Matches strings that an error may quote if their key takes a choice, a name or a device. Addresses never match."""
 
 
 _NO_CAMERAS = KeyFault(
@@ -86,7 +86,7 @@ class Tables:
         return any(path[:length] in self.left_out for length in range(1, len(path) + 1))
 
     def independent(self, faults: Iterable[KeyFault]) -> tuple[KeyFault, ...]:
-        """The faults of a later step that are not mere consequences of a fault found here: none at a key left out."""
+        """The faults of a later step, except those at keys left out here, which are consequences of earlier faults."""
         return tuple(fault for fault in faults if not self.is_left_out(fault.path))
 
 
@@ -121,7 +121,7 @@ def validate(data: Mapping[str, Any], *, cameras: bool = True) -> Tables:
 
 
 def validate_table(model: type[Table], data: object, path: KeyPath) -> Checked[Table]:
-    """Check one table, which is at `path`."""
+    """Check the table at `path`."""
     try:
         return Checked(model.model_validate(data))
     except ValidationError as error:
@@ -150,7 +150,7 @@ def _unknown_tables(data: Mapping[str, Any]) -> Iterator[KeyFault]:
 
 
 def _repeated_names(cameras: Sequence[object]) -> Iterator[KeyFault]:
-    # Of the data, so that cameras that are refused for another reason count too.
+    # This reads the unchecked data, so that cameras that are refused for another reason count too.
     seen: set[str] = set()
     for number, camera in enumerate(cameras):
         name = camera.get("name") if isinstance(camera, dict) else None
@@ -221,7 +221,7 @@ def _got(value: object, detail: ErrorDetails) -> str:
 
 
 def _describe(value: object) -> str:
-    # Numbers and booleans are quoted; of anything else only the type, since it may hold a secret.
+    # Numbers and booleans are quoted; anything else is described by its type only, since it may hold a secret.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and abs(value) < 1 << 64:
@@ -233,7 +233,7 @@ def _describe(value: object) -> str:
 
 
 def _nearest_choice(value: object, detail: ErrorDetails) -> str:
-    # Found by the value, but it shows only the choice.
+    # The value selects the nearest choice, but only the choice is shown.
     expected = str(detail.get("ctx", {}).get("expected", ""))
     choices = [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
     return suggest(value, choices) if isinstance(value, str) and expected else ""
