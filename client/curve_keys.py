@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-"""Digits of Z85 (rfc.zeromq.org/spec/32): five digits encode four bytes."""
+"""The digits of the Z85 encoding (rfc.zeromq.org/spec/32), in which five digits encode four bytes."""
 _KEY_DIGITS = 40
 _TEXT = """# The {} key of a CURVE key pair.
 
@@ -25,7 +25,7 @@ class KeyFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """The keys of one file, in Z85. Each key is checked when it is used.
+    """The keys of one file, encoded in Z85. Each key is checked only when it is used.
 
     Attributes:
         path: path of the file.
@@ -40,7 +40,7 @@ class KeyFile:
         """The public key.
 
         Raises:
-            KeyFileError: it is not a CURVE key.
+            KeyFileError: the public key is not a CURVE key.
         """
         return self._checked(self._public)
 
@@ -49,7 +49,7 @@ class KeyFile:
         """The secret key.
 
         Raises:
-            KeyFileError: the file has none, or it is not a CURVE key.
+            KeyFileError: the file has no secret key, or the secret key is not a CURVE key.
         """
         if self._secret is None:
             raise KeyFileError(f"{self.path} holds no secret key")
@@ -109,12 +109,12 @@ def write_keys(folder: Path, name: str, public: bytes, secret: bytes) -> tuple[P
 
 
 def decode_key(key: bytes) -> bytes | None:
-    """Decode a key from Z85 to its 32 bytes. Returns None if it is not a CURVE key."""
+    """Decode a Z85 key to its 32 bytes. Returns None if the text is not a CURVE key."""
     if len(key) != _KEY_DIGITS or not set(key) <= set(_ALPHABET):
         return None
     try:
         return b"".join(_number(key[start : start + 5]).to_bytes(4, "big") for start in range(0, _KEY_DIGITS, 5))
-    except OverflowError:  # the largest five digits exceed four bytes
+    except OverflowError:  # five of the largest digits exceed four bytes
         return None
 
 

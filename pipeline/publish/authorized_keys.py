@@ -46,7 +46,7 @@ class AuthorizedKeys:
             raise PublishError(problems[0], _FIELD)
 
     def current(self) -> frozenset[bytes]:
-        """The keys, of 32 bytes each, as of now."""
+        """The public keys that are authorized now, 32 bytes each."""
         try:
             seen = self._look()
         except OSError as exc:

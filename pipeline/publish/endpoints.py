@@ -18,7 +18,7 @@ from ..files.lock import HeldError, take_lock
 from ..files.ownership import NotOursError, check_made_by_us, check_way
 
 SOCKET_PATH_BYTES = 107
-"""Longest path of a Unix socket on Linux."""
+"""Maximum length of a Unix socket's path on Linux, in bytes."""
 
 _FIELD = "endpoints"
 
@@ -27,8 +27,8 @@ def check_endpoints(config: PublishConfig) -> None:
     """Check that every endpoint may be bound.
 
     Raises:
-        PublishError: there is none, one is malformed or of another transport, or one is reachable from other machines
-            although neither `curve` nor `allow_plaintext` is set.
+        PublishError: there is no endpoint, an endpoint is malformed or uses another transport, or an endpoint is
+            reachable from other machines although neither `curve` nor `allow_plaintext` is set.
     """
     if not config.endpoints:
         raise PublishError("there is no endpoint to publish at", _FIELD)
@@ -45,7 +45,7 @@ def ipc_path(endpoint: str) -> str | None:
     """The path of an `ipc://` endpoint, or None for a `tcp://` one. A path that begins with @ is an abstract socket.
 
     Raises:
-        PublishError: the endpoint is neither, or its path cannot be bound.
+        PublishError: the endpoint is neither `ipc://` nor `tcp://`, or its path is too long or cannot be bound.
     """
     scheme, _, rest = endpoint.partition("://")
     if scheme == "tcp" and ":" in rest:
@@ -91,7 +91,7 @@ def ipc_lock(endpoint: str) -> Iterator[None]:
         try:
             yield
         finally:
-            Path(path).unlink(missing_ok=True)  # libzmq leaves it
+            Path(path).unlink(missing_ok=True)  # libzmq leaves the socket file
     finally:
         os.close(descriptor)
 
@@ -112,7 +112,7 @@ def _take_lock(endpoint: str, path: Path) -> int:
         reason = f"{exc} already publishes there; a second service needs its own endpoints"
         raise PublishError(f"cannot bind {endpoint}: {reason}", _FIELD) from exc
     except OSError as exc:
-        raise PublishError(f"cannot bind {endpoint}: its lock file {path}: {exc.strerror}", _FIELD) from exc
+        raise PublishError(f"cannot bind {endpoint}: cannot lock {path}: {exc.strerror}", _FIELD) from exc
 
 
 def _remove_stale_socket(endpoint: str, path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Finds slow subscribers: ZeroMQ does not report for whom it drops, but the kernel knows whose data is unsent."""
+"""Finds slow subscribers.
+
+ZeroMQ does not report for which subscribers it drops messages, but the kernel knows which connections have unsent data.
+"""
 
 import fcntl
 import os
@@ -11,7 +14,8 @@ from dataclasses import dataclass
 from .refusals import UNKNOWN
 
 SLOW_S = 3.0
-"""A peer with unsent data at every check during this time is slow: one that keeps up has read everything in between."""
+"""A peer that has unsent data at every check for this many seconds is slow. A peer that keeps up has no unsent data at
+some of the checks."""
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -25,8 +29,8 @@ class _Peer:
 class Peers:
     """The open connections of a socket, by the file descriptors that libzmq reports in its events.
 
-    The descriptors belong to libzmq: they are only queried, never read from, and one that has been closed since then
-    counts as having no unsent data.
+    The descriptors belong to libzmq, so they are only queried, never read from. A descriptor that has been closed in
+    the meantime counts as having no unsent data.
     """
 
     def __init__(self) -> None:
@@ -54,7 +58,10 @@ class Peers:
                 self._slow[peer.name] = None
 
     def take_slow(self) -> tuple[str, ...]:
-        """Peers that have been slow since the last call, each once: `host:port`, or `process N` on an ipc endpoint."""
+        """Names of the peers that were slow since the last call: `host:port`, or `process N` on an ipc endpoint.
+
+        Each peer is listed once.
+        """
         slow = tuple(self._slow)
         self._slow.clear()
         return slow

@@ -28,12 +28,13 @@ from .zap import ZAP_ENDPOINT, ZapRequest, zap_reply
 LINGER_MS = 500
 HANDSHAKE_MS = 5000
 UNREAD_MS = 5000
-"""Time for which data sent by tcp may stay unread or unacknowledged before the connection is closed."""
+"""Milliseconds for which data sent by tcp may stay unread or unacknowledged before the connection is closed."""
 INBOUND_BYTES = 1024
-"""Largest message that a peer may send. Subscriptions and handshakes are smaller; libzmq's tree of subscriptions is as
-deep as the longest one and is walked recursively (a subscription of one megabyte was seen to crash a process)."""
+"""Maximum size of a message that a peer may send. Subscriptions and handshakes are smaller. libzmq's tree of
+subscriptions is as deep as the longest subscription, and libzmq walks this tree recursively (a subscription of one
+megabyte was seen to crash a process)."""
 BURST = 1000
-"""Messages taken in one call at most, so that a flood of them cannot block the event loop."""
+"""Maximum number of messages taken in one call, so that a flood of messages cannot block the event loop."""
 
 _MONITOR_ENDPOINT = "inproc://monitor"
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -71,15 +72,15 @@ def open_socket(config: PublishConfig, send_hwm: int) -> Iterator["PublishSocket
 
 
 class PublishSocket:
-    """An XPUB socket and its helpers. Created by `open_socket`.
+    """An XPUB socket, with the sockets that authenticate and count its peers. Created by `open_socket`.
 
     Attributes:
         endpoints: bound endpoints, with the real port in place of 0.
-        accepted: connections accepted so far.
-        disconnected: number of those that are closed.
-        handshake_failures: number of those whose handshake failed.
-        unauthorized: CURVE clients refused because their key is not authorized.
-        peers: open connections, and whether they keep up.
+        accepted: number of connections accepted so far.
+        disconnected: number of those connections that have been closed.
+        handshake_failures: number of those connections whose handshake failed.
+        unauthorized: number of CURVE clients refused because their key is not authorized.
+        peers: the open connections, with a record of which of them are slow.
         refusals: connections that were refused, for the log.
     """
 
@@ -115,7 +116,7 @@ class PublishSocket:
         """Bind all endpoints.
 
         Raises:
-            PublishError: one of them cannot be bound.
+            PublishError: an endpoint cannot be bound.
         """
         self.endpoints = tuple(_bind(self._data, endpoint) for endpoint in endpoints)
 
@@ -127,8 +128,9 @@ class PublishSocket:
         """
         self._check_thread()
         try:
-            # Makes libzmq process what its peers have read. A send alone does so at most once per millisecond, and so
-            # considers a short queue full, and drops, although a quick subscriber has emptied it (measured).
+            # Makes libzmq notice what its peers have read. A send alone does so at most once per millisecond, and so
+            # drops messages from a short queue that it considers full, although a quick subscriber has emptied it
+            # (measured).
             self._data.getsockopt(zmq.EVENTS)
             self._data.send_multipart(parts, flags=zmq.NOBLOCK, copy=False)
         except zmq.ZMQError as exc:
@@ -230,7 +232,7 @@ def _set_curve(socket: _Socket, curve: CurveConfig) -> None:
     socket.curve_server = True
     socket.curve_secretkey = secret_key
     socket.zap_domain = b"retinad"
-    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no client is accepted while there is no answer
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no client is accepted before it is answered
 
 
 def _open_monitor(context: _Context, socket: _Socket) -> _Socket:

@@ -428,16 +428,16 @@ def test_a_name_that_is_used_twice_is_an_error(refuse: Refuse) -> None:
 
 
 def test_more_cameras_than_any_service_has_are_an_error(refuse: Refuse) -> None:
-    """Each takes time to check, and a reload that takes too long is abandoned without a reason."""
+    """Each camera takes time to check, and a reload that takes too long is abandoned without a reason."""
     (problem,) = refuse(f"camera = [{'{},' * 100_000}]")
     assert (problem.key, problem.message) == ("camera", "expected at most 4096 cameras, got 100000")
 
 
 def test_of_many_errors_the_first_are_reported_and_the_rest_counted(refuse: Refuse) -> None:
-    """A reload logs them in one line."""
+    """A reload logs all errors in one line."""
     problems = refuse("[model]\n" + "".join(f"key{number} = 1\n" for number in range(250)) + CAMERA)
     assert [problem.line for problem in problems] == [*range(2, 102), None]
-    assert problems[-1].message == "150 more are wrong"
+    assert problems[-1].message == "150 more problems are not listed"
 
 
 @pytest.mark.parametrize("text", ["", "camera = []\n", "camera = 3\n", '[camera]\nname = "a"\nsource = "0"\n'])
@@ -516,7 +516,7 @@ def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path
     (tmp_path / "a.pt").touch()
     both = f'[model]\ncheckpoint = "{tmp_path}/a.pt"\nbackbone_checkpoint = "{tmp_path}/a.pt"\n'
     messages = [problem.message for problem in refuse(f"{CAMERA}{both}")]
-    assert any("no checkpoint with it" in message for message in messages)
+    assert any("no checkpoint as well" in message for message in messages)
     assert any("dinov2_vits14_reg" in message for message in messages)  # the tiny preset has no DINOv2 embedding
 
 
@@ -548,7 +548,7 @@ def test_settings_that_cannot_run_on_their_device_are_refused_with_their_place(r
 
 
 def test_problems_of_all_steps_are_reported_together(refuse: Refuse) -> None:
-    """A variable without a key, an unknown key, a value, two values that do not fit, and what its device cannot run."""
+    """A variable that names no key, an unknown key, wrong values, a conflict, and a setting that the CPU cannot run."""
     text = """
 [service]
 log_levle = "info"
