@@ -1,4 +1,5 @@
-"""The project's GPU kernels, each beside the PyTorch code that defines its result.
+"""The project's GPU kernels. Beside each kernel is PyTorch code that defines its result.
 
-Needs torch, and triton to launch a kernel; importing the package needs neither triton nor a CUDA device.
+The package needs torch. Launching a kernel also needs triton, but importing the package needs neither triton nor a CUDA
+device.
 """

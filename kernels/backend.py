@@ -10,7 +10,7 @@ TRITON_INSTALLED = find_spec("triton") is not None
 def runs_triton(device: torch.device) -> bool:
     """Whether Triton kernels can run on tensors of `device`: on CUDA, or on the CPU in Triton's interpreter mode.
 
-    False if triton is not installed. For CPU tensors an installed triton is imported.
+    False if triton is not installed. For CPU tensors, triton is imported if it is installed.
     """
     if not TRITON_INSTALLED:
         return False

@@ -1,4 +1,4 @@
-"""Attention of frames to ranges of slots in one shared KV cache, forward only: `attend_ranges`."""
+"""`attend_ranges`: attention of frames to ranges of slots in one shared KV cache. Forward pass only."""
 
 from .ranges import attend_ranges
 

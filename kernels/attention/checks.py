@@ -1,7 +1,7 @@
-"""Validation of the arguments of attention to ranges, shared so that all implementations accept the same calls.
+"""Checks the arguments of attention to ranges. All implementations use these checks, so they accept the same calls.
 
-Dimension letters of the package: S frames, P tokens of a frame, H heads, D channels of a head, T slots of the KV cache
-(one slot holds one token's keys and values), R ranges of a frame.
+Dimension letters of the package: S frames, P tokens per frame, H heads, D channels per head, T slots in the KV cache
+(one slot holds one token's keys and values), R ranges per frame.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ CACHE_FP8 = torch.float8_e4m3fn
 RANGE_DTYPES = (torch.int32, torch.int64)
 HEAD_DIMS = (16, 32, 64, 128)
 MAX_RANGES = 6
-ALIGNMENT_BYTES = 16  # of vector loads and of the copy engine
+ALIGNMENT_BYTES = 16  # alignment that vector loads and the copy engine need
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """Sizes of one call, checked."""
+    """The checked sizes of one call."""
 
     S: int
     P: int
@@ -38,7 +38,7 @@ def check_inputs(
     """Check the arguments of one call and return its sizes; the values of `ranges` are checked only on the CPU.
 
     Raises:
-        ValueError: an argument is invalid; names the argument, what was expected and what was passed.
+        ValueError: an argument is invalid. The message names it, what was expected and what was passed.
     """
     if query.dim() != 4:
         raise ValueError(f"query: expected shape [S, P, H, D], got {list(query.shape)}")
@@ -61,7 +61,8 @@ def check_inputs(
     shape = AttentionShape(S, P, H, D, T, ranges.shape[1])
     if out is not None and (out.shape != shape.query or out.dtype != query.dtype):
         raise ValueError(
-            f"out: expected {query.dtype} {list(shape.query)} like query, got {out.dtype} {list(out.shape)}"
+            f"out: expected {query.dtype} and shape {list(shape.query)} like query, "
+            f"got {out.dtype} and {list(out.shape)}"
         )
     for name, tensor in (("kv_cache", kv_cache), ("ranges", ranges), ("out", out)):
         if tensor is not None and tensor.device != query.device:
@@ -76,12 +77,12 @@ def _check_layout(
     for name, tensor in (("query", query), ("out", out)):
         if tensor is not None and tensor.stride()[2:] != (shape.D, 1):
             raise ValueError(
-                f"{name}: expected dense heads, strides [.., .., {shape.D}, 1], got {list(tensor.stride())}"
+                f"{name}: expected dense heads with strides [.., .., {shape.D}, 1], got {list(tensor.stride())}"
             )
     row = (shape.H * shape.D, shape.D, 1)
     if kv_cache.stride()[1:] != row:
         raise ValueError(
-            f"kv_cache: expected dense slots, strides [.., {row[0]}, {row[1]}, 1], got {list(kv_cache.stride())}"
+            f"kv_cache: expected dense slots with strides [.., {row[0]}, {row[1]}, 1], got {list(kv_cache.stride())}"
         )
     if kv_cache.data_ptr() % ALIGNMENT_BYTES or kv_cache.stride(0) * kv_cache.element_size() % ALIGNMENT_BYTES:
         raise ValueError(f"kv_cache: expected keys and values aligned to {ALIGNMENT_BYTES} bytes")

@@ -1,4 +1,4 @@
-"""Attention of frames to ranges of a KV cache. Ranges are read on the device, so a captured step can be replayed."""
+"""Attention of frames to ranges of a KV cache. Ranges are read on the device, so captured steps can be replayed."""
 
 import torch
 
@@ -12,22 +12,23 @@ def attend_ranges(
 ) -> torch.Tensor:
     """softmax(q k^T / sqrt(D)) v for each frame over the slots of its ranges, with no mask inside a range.
 
-    query: [S, P, H, D] bfloat16 or float16, D 16, 32, 64 or 128; heads dense, strides of S and P free (a slice of a
-        fused projection is read in place).
-    kv_cache: [2, T, H, D], keys and values of T slots; slots dense, 16-byte aligned. In query's dtype, or
-        float8_e4m3fn, which is converted to query's dtype before it is multiplied. Slots outside the ranges may hold
+    query: [S, P, H, D] bfloat16 or float16; D is 16, 32, 64 or 128. Heads must be dense, but the strides of S and P are
+        free (a slice of a fused projection is read in place).
+    kv_cache: [2, T, H, D], keys and values of T slots, which must be dense and 16-byte aligned. The dtype is query's,
+        or float8_e4m3fn, which is converted to query's dtype before it is multiplied. Slots outside the ranges may hold
         anything, including NaN.
-    ranges: [S, R, 2] int32 or int64, contiguous, R at most 6: first slot and last slot + 1 that a frame attends to.
-        Empty ranges (stop <= first) are skipped; a slot in two ranges counts twice; a frame without slots gets zeros.
-        Ranges are read on the device and must lie within the T slots, which is checked only on the CPU.
+    ranges: [S, R, 2] int32 or int64, contiguous, R at most 6. Each range is the first slot that a frame attends to, and
+        the slot after the last one. Empty ranges (stop <= first) are skipped; a slot in two ranges counts twice; a
+        frame without slots gets zeros. Ranges are read on the device and must lie within the T slots; this is checked
+        only for CPU tensors.
     out: [S, P, H, D] in query's dtype, written and returned; allocated if not given.
 
-    The launch depends on shapes alone, so a CUDA graph that captured a call also serves other ranges. Scores, their
-    exponentials and both sums are float32; probabilities are rounded to query's dtype. Without CUDA (and outside
-    Triton's interpreter) the same is computed in PyTorch.
+    The launch depends on shapes alone, so a CUDA graph that captured a call can be replayed with other ranges. Scores,
+    their exponentials and both sums are float32; probabilities are rounded to query's dtype. Without CUDA (and outside
+    Triton's interpreter), the same is computed in PyTorch.
 
     Raises:
-        ValueError: an argument is invalid; names the argument, what was expected and what was passed.
+        ValueError: an argument is invalid. The message names it, what was expected and what was passed.
 
     >>> kv_cache = torch.arange(4.0).reshape(1, 4, 1, 1).expand(2, 4, 1, 16).bfloat16().contiguous()
     >>> query = torch.zeros(2, 1, 1, 16, dtype=torch.bfloat16)
@@ -54,6 +55,6 @@ def attend_ranges(
 
 
 def supports_sm90(shape: AttentionShape, device: torch.device) -> bool:
-    """Whether the Hopper kernel supports a checked call: heads of 64 or 128 channels, nothing empty."""
+    """Whether the Hopper kernel supports a call whose arguments are checked: D must be 64 or 128, and no size 0."""
     fits = shape.D in (64, 128) and min(shape.S, shape.P, shape.T, shape.R) > 0
     return fits and device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)

@@ -1,14 +1,14 @@
-"""The Hopper kernel of `attend_ranges`, in Gluon, which makes explicit what plain Triton leaves to its compiler.
+"""The Hopper kernel of `attend_ranges`, in Gluon, where the code decides what plain Triton leaves to its compiler.
 
 Warps are specialised. The producer warps copy blocks of keys and values into a ring of shared memory stages. Two
-consumer warp groups, four warps each, own BLOCK_P = 64 tokens each and alternate (ping-pong): while one occupies the
-tensor cores, the other computes exponentials. A consumer issues the scores of the next block before the exponentials of
-this one, so neither waits for the other's results.
+consumer warp groups, of four warps each, process BLOCK_P = 64 tokens each and alternate (ping-pong): while one occupies
+the tensor cores, the other computes exponentials. A consumer issues the scores of the next block before the
+exponentials of the current one, so the two computations do not wait for each other.
 
 Exponents are relative to `row_max`, a token's largest score in the *first* block it sees, not in all blocks. So nothing
-in the loop depends on a running maximum and no sum is ever rescaled: in float32 and bfloat16 a weight of 2^100 is as
-exact as a weight of 1. A token whose scores grow beyond its number format yields NaN, and `ranges_triton` recomputes it
-with a running maximum.
+in the loop depends on a running maximum, and no sum is ever rescaled. This is exact, because in float32 and bfloat16 a
+weight of 2^100 is as exact as a weight of 1. If a token's scores grow beyond the range of the number format, its result
+is NaN, and `ranges_triton` recomputes the token with a running maximum.
 """
 
 # Gluon's arguments have no Python types: a pointer is whatever the launcher passes.
@@ -33,14 +33,15 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from .checks import AttentionShape
 
 BLOCK_P, CONSUMERS, STAGES = gl.constexpr(64), gl.constexpr(2), gl.constexpr(4)
-# Registers per thread of the second consumer and of the producer; the first consumer gets the rest, as many as the
-# second. With a cache in float8 the producer converts and needs more.
+# Registers per thread of the second consumer and of the producer. The first consumer gets the remaining registers, as
+# many as the second. With a cache in float8, the producer also converts blocks and needs more.
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = gl.constexpr(240), gl.constexpr(24)
 CONSUMER_REGISTERS_FP8, PRODUCER_REGISTERS_FP8 = gl.constexpr(232), gl.constexpr(40)
 RAW_STAGES = gl.constexpr(2)
 
-# Named barriers of the multiprocessor. Triton uses 0, 1 and, from 2 on, one per role. Each stage has one, on which its
-# consumers signal that it may be overwritten; each consumer has one for the ping-pong, on which it waits for its turn.
+# Numbers of the multiprocessor's named barriers. Triton uses 0, 1 and, from 2 on, one per role. Each stage has a
+# barrier on which its consumers signal that the stage may be overwritten. Each consumer has a barrier on which it waits
+# for its turn in the ping-pong.
 KEYS_READ = gl.constexpr(5)
 VALUES_READ = gl.constexpr(KEYS_READ.value + STAGES.value)
 PING_PONG = gl.constexpr(VALUES_READ.value + STAGES.value)
@@ -48,8 +49,9 @@ READ_ARRIVE = gl.constexpr("bar.arrive $1, 384; mov.b32 $0, $1;")  # 128 threads
 READ_WAIT = gl.constexpr("bar.sync $1, 384; mov.b32 $0, $1;")
 PING_PONG_ARRIVE = gl.constexpr("bar.arrive $1, 256; mov.b32 $0, $1;")
 PING_PONG_WAIT = gl.constexpr("bar.sync $1, 256; mov.b32 $0, $1;")
-# Warps of a role exit here instead of returning to the loop in which Triton lets them wait for more work: with that
-# loop, ptxas (12.8 to 13.1) finds no registers to keep matrix products in flight and waits for each (C7512).
+# Warps of a role exit with this instruction, instead of returning to the loop in which Triton lets them wait for more
+# work. With that loop, ptxas (12.8 to 13.1) has not enough registers to keep matrix products in flight, and waits for
+# each of them (C7512).
 EXIT = gl.constexpr("mov.b32 $0, $1; exit;")
 EXP2 = gl.constexpr("ex2.approx.ftz.f32 $0, $1;")
 
@@ -60,7 +62,7 @@ warpgroup_barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # named `
 def launch_sm90(
     shape: AttentionShape, query: torch.Tensor, kv_cache: torch.Tensor, ranges: torch.Tensor, out: torch.Tensor
 ) -> None:
-    """Write `out` for checked arguments, D 64 or 128; NaN marks tokens to recompute."""
+    """Write `out`, given checked arguments with D 64 or 128. Tokens that must be recomputed are NaN."""
     programs = triton.cdiv(shape.P, BLOCK_P.value * CONSUMERS.value) * shape.H * shape.S
     block = [block_n(shape.D), shape.D]
     layout = gl.NVMMASharedLayout.get_default_for(block, GLUON_DTYPES[kv_cache.dtype])
@@ -75,15 +77,17 @@ def launch_sm90(
 
 
 def block_n(D: int) -> int:
-    """Slots of a block: the scores of two blocks and the output fill a consumer's registers."""
+    """Number of slots per block, chosen so that the scores of two blocks and the output fill a consumer's registers."""
     return 128 if D == 64 else 64
 
 
 def headroom(dtype: torch.dtype) -> float:
-    """Distance of the first weights below 1, in powers of two: float16 ends at 2^16, bfloat16 at 2^128.
+    """How far below 1 the largest weight of the first block is set, in powers of two, so that later ones may be larger.
 
-    The smallest weight with all of float16's bits is 2^-14, so starting at 2^-8 leaves a factor of 2^6 for smaller
-    weights at full precision (2^9 at bfloat16's), and scores may grow by 24 powers of two (16.6 in the exponent of e).
+    The largest numbers are about 2^16 in float16 and 2^128 in bfloat16, which needs no headroom. In float16, the
+    largest weight of the first block is 2^-8. Later weights may then be larger by 24 powers of two (16.6 in the
+    exponent of e). Smaller weights keep all of float16's bits down to 2^-14, which is a factor of 2^6 (2^9 if
+    bfloat16's precision is enough).
     """
     return 8.0 if dtype == torch.float16 else 0.0
 
@@ -151,13 +155,13 @@ def zeros(rows: gl.constexpr, columns: gl.constexpr, layout: gl.constexpr):
 
 @gluon.jit
 def run_ptx(ASM: gl.constexpr, number):
-    # One PTX instruction with an integer operand: the barrier's number, if it has a barrier.
+    # Runs one PTX instruction with an integer operand. For an instruction on a barrier, that is the barrier's number.
     gl.inline_asm_elementwise(ASM, "=r,r", [number], gl.int32, False, 1)
 
 
 @gluon.jit
 def load_range(ranges_ptr, r):
-    # The cache has fewer than 2^31 slots: the copy engine's coordinates are 32 bits, its addresses 64.
+    # The cache has fewer than 2^31 slots, so the copy engine's 32-bit coordinates suffice. Its addresses have 64 bits.
     first = gl.load(ranges_ptr + r * 2).to(gl.int32)
     count = gl.maximum(gl.load(ranges_ptr + r * 2 + 1).to(gl.int32) - first, 0)
     return first, count
@@ -165,8 +169,9 @@ def load_range(ranges_ptr, r):
 
 @gluon.jit
 def produce_blocks(key_desc, value_desc, ranges_ptr, column, smem_stages, R):
-    # Producer. The last block of a range ends where the range ends and overlaps the block before it: slots beyond a
-    # range may hold NaN, and zero times NaN is NaN. Only blocks of a range shorter than a block reach beyond its end.
+    # The producer. The last block of a range ends where the range ends, so it overlaps the block before it. It must not
+    # reach beyond the range, where slots may hold NaN, because zero times NaN is NaN. Only if a range is shorter than a
+    # block does its block reach beyond its end.
     keys, values, keys_full, values_full = smem_stages
     BLOCK_N: gl.constexpr = keys.shape[1]
     i, n = 0, 0
@@ -177,7 +182,7 @@ def produce_blocks(key_desc, value_desc, ranges_ptr, column, smem_stages, R):
             produce_block(key_desc, n, column, keys, keys_full, KEYS_READ, i)
             produce_block(value_desc, n, column, values, values_full, VALUES_READ, i)
             i += 1
-    if i > 0:  # consumers issue scores for one extra block and do not use them
+    if i > 0:  # consumers issue the scores of one extra block, but do not use them
         produce_block(key_desc, n, column, keys, keys_full, KEYS_READ, i)
     run_ptx(EXIT, 0)
 
@@ -193,7 +198,7 @@ def produce_block(desc, n, column, stages, full, READ: gl.constexpr, i):
 
 @gluon.jit
 def produce_converted_blocks(key_desc, value_desc, ranges_ptr, column, smem_stages, raw, R):
-    # Producer for a cache in float8: converts a block while the next one is being copied.
+    # The producer for a cache in float8. It converts a block while the next one is being copied.
     keys, _values, keys_full, _values_full = smem_stages
     raw_keys, raw_values, raw_full = raw
     BLOCK_N: gl.constexpr = keys.shape[1]
@@ -213,7 +218,7 @@ def produce_converted_blocks(key_desc, value_desc, ranges_ptr, column, smem_stag
         convert_pair(smem_stages, raw, i - 1)
         if i >= STAGES:
             run_ptx(READ_WAIT, KEYS_READ + i % STAGES)
-        mbarrier.arrive(keys_full.index(i % STAGES), count=1)  # waited for but not used, so it may hold anything
+        mbarrier.arrive(keys_full.index(i % STAGES), count=1)  # an extra block: waited for, but its contents are unused
     run_ptx(EXIT, 0)
 
 
@@ -232,11 +237,12 @@ def convert_block(block, stages, full, READ: gl.constexpr, i):
     stage = i % STAGES
     if i >= STAGES:
         run_ptx(READ_WAIT, READ + stage)
-    # 32 elements per thread at a time, as many as its registers hold, because each piece costs barriers.
+    # Each piece has 32 elements per thread, as many as a thread's registers hold, because every piece costs barriers.
     PIECE: gl.constexpr = 4096 // block.shape[1]
     for part in gl.static_range(block.shape[0] // PIECE):
         piece = block.slice(part * PIECE, PIECE, 0).load(ROWS)
-        # Via float32: direct conversion from float16 to bfloat16 runs on the unit that computes exponentials.
+        # Converted via float32, because direct conversion from float16 to bfloat16 runs on the unit that computes
+        # exponentials.
         stages.index(stage).slice(part * PIECE, PIECE, 0).store(piece.to(gl.float16).to(gl.float32).to(stages.dtype))
     fence_async_shared()
     warpgroup_barrier()
@@ -257,8 +263,8 @@ def product_layout(columns):
 def consume_blocks(
     CONSUMER: gl.constexpr, first_p, token, ranges_ptr, scale, queries, smem_stages, R, HEADROOM: gl.constexpr
 ):
-    # Consumer: the output of 64 tokens for one head. Turns alternate strictly: consumer 0 begins, and each hands over
-    # its turn as often as it takes it, whatever the blocks are.
+    # A consumer, which computes the output of 64 tokens for one head. The consumers' turns alternate strictly: consumer
+    # 0 begins, and each consumer hands over as many turns as it takes, however many blocks there are.
     query_ptr, out_ptr, stride_qp, stride_op, P = token
     keys, _values, keys_full, _values_full = smem_stages
     BLOCK_N: gl.constexpr = keys.shape[1]
@@ -290,7 +296,7 @@ def consume_blocks(
         for r in range(R):
             _first, count = load_range(ranges_ptr, r)
             whole = count // BLOCK_N
-            for _pair in range(whole // 2):  # two at a time, so that scores stay in their registers
+            for _pair in range(whole // 2):  # two blocks at a time, so that scores stay in their registers
                 score, total, acc, weight, i = attend_block(
                     score, total, acc, weight, i, query, row_max, scale, smem_stages, CONSUMER
                 )
@@ -341,21 +347,22 @@ def exp2(x):
 
 @gluon.jit
 def to_weights(x, DTYPE: gl.constexpr, D: gl.constexpr):
-    # The layouts of a product and of a left operand match, so no data moves.
+    # A product's result and a left operand have matching layouts, so no data moves.
     return gl.convert_layout(x.to(DTYPE), gl.DotOperandLayout(0, product_layout(D), 2))
 
 
 @gluon.jit
 def sum_columns(x):
-    # Sums over columns 8 apart, all in one thread; threads combine theirs once, after the last block.
+    # Sums columns that are 8 apart, which are all in one thread. The threads' sums are combined once, after the last
+    # block.
     return gl.sum(x.reshape([x.shape[0], x.shape[1] // 8, 8]), 1)
 
 
 @gluon.jit
 def attend_block(score, total, acc, weight, i, query, row_max, scale, smem_stages, CONSUMER: gl.constexpr):
-    # Whole block i. On entry: its scores, the turn, and the product of block i - 1's weights and values in flight. On
-    # return: the same for block i + 1. A turn covers the product with values i and the scores of block i + 2 (issued by
-    # the next call).
+    # Processes the whole block i. On entry, the consumer has the block's scores and the turn, and the product of block
+    # i - 1's weights and values is in flight. On return, the same holds for block i + 1. A turn covers the product with
+    # values i and the scores of block i + 2 (issued by the next call).
     keys, values, keys_full, values_full = smem_stages
     wait_full(keys_full, i + 1)
     next_score = issue_scores(query, keys, i + 1)
@@ -378,7 +385,8 @@ def attend_block(score, total, acc, weight, i, query, row_max, scale, smem_stage
 def attend_partial_block(
     score, total, acc, weight, i, query, row_max, scale, smem_stages, CONSUMER: gl.constexpr, begin, end
 ):
-    # Slots begin to end of block i, for at most two blocks per range: like attend_block, but without overlap.
+    # Processes the slots from `begin` to `end` of block i, like attend_block but without overlapping computations.
+    # Needed for at most two blocks per range.
     keys, values, keys_full, values_full = smem_stages
     BLOCK_N: gl.constexpr = keys.shape[1]
     run_ptx(PING_PONG_ARRIVE, PING_PONG + 1 - CONSUMER)
@@ -403,7 +411,7 @@ def attend_partial_block(
 
 @gluon.jit
 def zero_rows_from(block, end):
-    # Both consumers do this to the block that they share, and write the same values.
+    # Both consumers zero these rows of the block that they share; they write the same values.
     ROWS: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     for part in gl.static_range(block.shape[0] // 16):
         piece = block.slice(part * 16, 16, 0)
@@ -415,7 +423,7 @@ def zero_rows_from(block, end):
 
 @gluon.jit
 def divide(out, total):
-    # NaN for tokens with any overflow: in their weights, the sum of weights, or the products.
+    # The result is NaN for tokens with any overflow: in their weights, in the sum of weights, or in the products.
     out /= total[:, None]
     outside = gl.max(gl.where(gl.abs(out) < float("inf"), 0, 1), 1)
     good = (outside == 0) & (total > 0) & (total < float("inf"))

@@ -1,6 +1,6 @@
-"""The Triton kernel of `attend_ranges`: for any device and cache dtype, and for tokens that the Hopper kernel gives up.
+"""The Triton kernel of `attend_ranges`, for any device and cache dtype. It also recomputes NaN of the Hopper kernel.
 
-In a separate file so that importing the wrapper does not need triton.
+The kernel is in a separate file so that importing the wrapper does not need triton.
 """
 
 # Triton's arguments have no Python types: a pointer is whatever the launcher passes.
@@ -25,7 +25,7 @@ def launch_ranges(
     out: torch.Tensor,
     repair: bool = False,
 ) -> None:
-    """Write `out` for checked arguments; with `repair`, only blocks of `out` that hold non-finite values."""
+    """Write `out`, given checked arguments. With `repair`, only write blocks of `out` that hold non-finite values."""
     programs = triton.cdiv(shape.P, BLOCK_P) * shape.H * shape.S
     if programs == 0:
         return
@@ -39,7 +39,7 @@ def launch_ranges(
 
 
 def dot_dtype(query: torch.Tensor) -> tl.dtype:
-    """Operand dtype of matrix products: the query's, or float32 in the interpreter, which has no bfloat16 products."""
+    """Operand dtype of matrix products: the query's, but float32 in the interpreter, which has no bfloat16 products."""
     if query.device.type == "cpu":
         return tl.float32
     return {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[query.dtype]
@@ -84,7 +84,7 @@ def ranges_kernel(
             row_max, total, acc = attend_block(
                 query, key_ptr, value_ptr, whole, stop, row_max, total, acc, scale, H * D, D, BLOCK_N, DOT, True
             )
-    acc /= tl.where(total > 0, total, 1.0)[:, None]  # a frame without slots: zeros
+    acc /= tl.where(total > 0, total, 1.0)[:, None]  # a frame without slots gets zeros
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask_p)
 
 
@@ -93,7 +93,7 @@ def attend_block(
     query, key_ptr, value_ptr, n, stop, row_max, total, acc, scale,
     stride_n: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, DOT: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    # One block of slots. Slots from `stop` on are masked and not even loaded, because they may hold NaN.
+    # Processes one block of slots. Slots from `stop` on are masked and not even loaded, because they may hold NaN.
     offs_n, offs_d = tl.arange(0, BLOCK_N), tl.arange(0, D)
     offs = offs_n[:, None] * stride_n + offs_d[None, :]
     if MASKED:

@@ -8,8 +8,9 @@ def attend_ranges_reference(
 ) -> torch.Tensor:
     """softmax(q k^T / sqrt(D)) v over the slots of each frame's ranges, computed and returned in `compute_dtype`.
 
-    query [S, P, H, D]; kv_cache [2, T, H, D]; ranges [S, R, 2], first slot and last slot + 1. A slot in two ranges
-    counts twice; a frame without slots gets zeros. Reads `ranges` on the host. Needs P n floats of memory for n slots.
+    query [S, P, H, D]; kv_cache [2, T, H, D]; ranges [S, R, 2], each the first slot and the slot after the last one. A
+    slot in two ranges counts twice; a frame without slots gets zeros. Reads `ranges` on the host. If a frame attends to
+    n slots, the computation needs memory for P n numbers.
     """
     out = torch.zeros(query.shape, dtype=compute_dtype, device=query.device)
     for s, bounds in enumerate(ranges.tolist()):

@@ -1,7 +1,7 @@
-"""Fused kernels around a transformer block's matrix products and attention, each one pass over memory.
+"""Fused kernels for the steps around a transformer block's matrix products and attention. Each passes over memory once.
 
-They allocate nothing and read nothing back: the caller passes every output, and numbers that change from step to step
-are read from tensors on the device. So a whole step can be captured in a CUDA graph.
+The kernels allocate no memory and read nothing back to the host: the caller passes every output, and numbers that
+change from step to step are read from tensors on the device. So a whole step can be captured in a CUDA graph.
 """
 
 from .add_norm import add, add_norm, add_norm_reference, norm

@@ -1,4 +1,4 @@
-"""The residual sum fused with the layer norm that follows it: x is read and written once, not twice."""
+"""The residual sum, fused with the layer norm that follows it, so that x is read and written once instead of twice."""
 
 import torch
 from torch import Tensor
@@ -12,11 +12,12 @@ def add_norm(x: Tensor, branch: Tensor, gamma: Tensor, weight: Tensor, bias: Ten
     """x += gamma * branch, then out = LayerNorm(x), all computed in float32.
 
     Args:
-        x: the residual stream, float32 [N, C] or [F, P, C], mutated. Dense within a frame, the frame stride is free.
-        branch: contiguous, of x's shape, bfloat16, float16 or float32.
+        x: the residual stream, float32 [N, C] or [F, P, C]; mutated. Each frame must be dense; the stride between
+            frames is free.
+        branch: bfloat16, float16 or float32, contiguous, with x's shape.
         gamma: float32 [C], the branch's LayerScale.
-        weight, bias: float32 [C], of the norm.
-        out: of x's shape, bfloat16, float16 or float32, fully written; the frame stride is free.
+        weight, bias: float32 [C], the norm's parameters.
+        out: bfloat16, float16 or float32, with x's shape; fully written. The stride between frames is free.
         eps: added to the variance.
 
     Raises:
@@ -38,7 +39,7 @@ def norm(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, eps: float) -> No
 def add_norm_reference(
     x: Tensor, branch: tuple[Tensor, Tensor] | None, norm: tuple[Tensor, Tensor, Tensor] | None, eps: float
 ) -> None:
-    """All three calls in plain PyTorch: `branch` is (branch, gamma), `norm` is (weight, bias, out)."""
+    """`add_norm`, `add` and `norm` in plain PyTorch: `branch` is (branch, gamma), `norm` is (weight, bias, out)."""
     if branch is not None:
         x.copy_(torch.addcmul(x, branch[0].to(x.dtype), branch[1]))
     if norm is not None:

@@ -14,7 +14,7 @@ WARP_ELEMENTS = 256  # 8 per thread
 def launch_add_norm(
     x: Tensor, branch: tuple[Tensor, Tensor] | None, norm: tuple[Tensor, Tensor, Tensor] | None, eps: float
 ) -> None:
-    """Launch x += gamma * branch and out = LayerNorm(x) for checked arguments."""
+    """Launch the kernel for x += gamma * branch and out = LayerNorm(x). Arguments must have been checked."""
     C = x.shape[-1]
     N, P = x.numel() // C, x.shape[-2]
     block_c = triton.next_power_of_2(C)

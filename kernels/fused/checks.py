@@ -1,7 +1,7 @@
 """Argument checks that the wrappers of this package share.
 
-Dimension letters of the package: F frames, P tokens of a frame, N = F P, C channels, H heads, D channels of a head,
-T slots of a KV cache (one slot holds one token's keys and values), M copies.
+Dimension letters of the package: F frames, P tokens per frame, N = F P tokens, C channels, H heads, D channels per
+head, T slots in a KV cache (one slot holds one token's keys and values), M copies.
 """
 
 import torch
@@ -15,14 +15,14 @@ def expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[torc
     """Check a contiguous argument.
 
     Args:
-        name: of the argument, for the message.
+        name: the argument's name, for the message.
         tensor: the argument.
-        shape: the shape it must have.
-        dtypes: the dtypes it may have.
-        like: a tensor on the device it must be on.
+        shape: the shape that the argument must have.
+        dtypes: the dtypes that the argument may have.
+        like: a tensor on the device where the argument must be.
 
     Raises:
-        ValueError: the argument differs, or is empty.
+        ValueError: the argument does not meet these conditions, or is empty.
     """
     expect_view(name, tensor, shape, dtypes, like)
     if not tensor.is_contiguous():

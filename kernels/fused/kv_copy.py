@@ -1,4 +1,4 @@
-"""Copies of tokens within a KV cache, from a list on the device: they move an evicted frame's special tokens."""
+"""Copies tokens within a KV cache, as listed in a tensor on the device. Keeps an evicted frame's special tokens."""
 
 import torch
 from torch import Tensor
@@ -8,19 +8,22 @@ from .checks import expect
 
 
 def copy_slots(kv_cache: Tensor, copies: Tensor) -> None:
-    """Copy runs of tokens from slots to other slots, keys and values alike.
+    """Copy the keys and values of runs of consecutive tokens to other slots.
 
     Args:
         kv_cache: keys and values [2, T, H, D], contiguous, any dtype; mutated.
-        copies: int64 [M, 3] on the device: source slot, target slot, tokens; 0 tokens is no copy. No slot may be read
-            by one copy and written by another, nor written twice. Tokens whose source or target is outside [0, T) are
-            skipped.
+        copies: int64 [M, 3] on the device: first source slot, first target slot, number of tokens; with 0 tokens,
+            nothing is copied. A slot that one copy reads must not be written by another copy, and no slot may be
+            written twice. Tokens whose source or target slot is outside [0, T) are skipped.
 
     Raises:
         ValueError: an argument is empty or has the wrong shape, dtype, layout or device.
     """
     if kv_cache.dim() != 4 or copies.dim() != 2:
-        raise ValueError(f"expected [2, T, H, D] and [M, 3], got {list(kv_cache.shape)} and {list(copies.shape)}")
+        raise ValueError(
+            "kv_cache, copies: expected shapes [2, T, H, D] and [M, 3], "
+            f"got {list(kv_cache.shape)} and {list(copies.shape)}"
+        )
     expect("kv_cache", kv_cache, (2, *kv_cache.shape[1:]), (kv_cache.dtype,), kv_cache)
     expect("copies", copies, (copies.shape[0], 3), (torch.int64,), kv_cache)
     if not runs_triton(kv_cache.device):

@@ -8,13 +8,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LANES = 8  # programs that share a copy's tokens: at least one for each of the 6 special tokens that are usually copied
-BLOCK = 4096  # bytes of a token's keys or values that a program copies at once
+LANES = 8  # number of programs that share a copy's tokens: at least one for each of the usual 6 special tokens
+BLOCK = 4096  # number of bytes of a token's keys or values that a program copies at once
 
 
 def launch_copy_slots(kv_cache: Tensor, copies: Tensor) -> None:
-    """Launch checked `copies`, which move bytes whatever the dtype."""
-    rows = kv_cache.view(torch.uint8).flatten(2)  # [2, T, bytes of a token]
+    """Launch `copies`, which must have been checked. The kernel copies bytes, so the dtype does not matter."""
+    rows = kv_cache.view(torch.uint8).flatten(2)  # [2, T, bytes per token]
     _, T, row = rows.shape
     copy_slots_kernel[(len(copies) * 2 * LANES,)](
         rows, copies, T, rows.stride(0), row, LANES, min(BLOCK, triton.next_power_of_2(row)), num_warps=4

@@ -1,8 +1,8 @@
-"""Preprocessing of a camera image for the patch embedding, in two passes: resize, crop or pad, normalise.
+"""Preprocessing of a camera image for the patch embedding: resizes, crops or pads, and normalises it, in two passes.
 
-Resampling is antialiased bicubic like Pillow's and PyTorch's: one pass over the width and one over the height, each
-rounded to integer levels (halves to even) and clipped. So the image between the passes is uint8, and a lookup table
-normalises the levels of the second pass.
+Resampling is antialiased bicubic like Pillow's and PyTorch's: one pass over the width and one over the height. The
+result of each pass is rounded to integer levels (halves to even) and clipped. So the image between the passes is uint8,
+and the levels after the second pass are normalised with a lookup table.
 """
 
 import torch
@@ -20,11 +20,12 @@ def preprocess(pixels: Tensor, tables: ImageTables, between: Tensor | None, out:
 
     Args:
         pixels: uint8 [height, width, 3], BGR, contiguous.
-        tables: for images of this size, on the same device.
-        between: uint8 [*tables.between_shape], scratch for the first pass's result; None if tables.columns is None.
-        out: bfloat16, float16 or float32, contiguous, fully written: [3, h, w]; with a patch size p
-            [h / p * w / p, 3 p p], patches in row-major order, each laid out like a convolution's weights.
-        patch_size: 0 for an image. Otherwise a divisor of h and w.
+        tables: tables for images of this size, on the same device.
+        between: uint8 [*tables.between_shape], scratch memory for the result of the first pass; None if tables.columns
+            is None.
+        out: bfloat16, float16 or float32, contiguous, fully written. The shape is [3, h, w], or, with a patch size p,
+            [h / p * w / p, 3 p p]: patches in row-major order, each laid out like a convolution's weights.
+        patch_size: 0 to write an image; otherwise a divisor of h and w, to write patches.
 
     Raises:
         ValueError: an argument has the wrong shape, dtype, layout or device.
@@ -67,7 +68,7 @@ def _preprocess_reference(
 
 
 def _filtered(pixels: Tensor, taps: Taps) -> Tensor:
-    # Along the first dimension; returns integer levels as float32.
+    # Filters along the first dimension; returns integer levels as float32.
     total = pixels.new_zeros(len(taps.starts), *pixels.shape[1:], dtype=torch.float32)
     for k, weights in enumerate(taps.weights):
         total += weights[:, None, None] * pixels[(taps.starts + k).clamp(min=0)]

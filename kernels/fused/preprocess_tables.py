@@ -1,4 +1,4 @@
-"""Lookup tables that map images of one size to the model's input: filter taps, crop, padding, normalised levels."""
+"""Tables for preprocessing images of one size: filter taps, crop, padding and normalised levels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 SUPPORT = 2.0
-"""Radius of the cubic filter in source pixels, when enlarging."""
+"""Radius of the cubic filter in source pixels when an image is enlarged."""
 
 
 class ResizeGeometry(Protocol):
-    """Mapping of images of one size to the model's input size; all sizes are (width, height)."""
+    """How images of one size are fitted to the model's input; all sizes are (width, height)."""
 
     @property
     def source_size(self) -> tuple[int, int]:
@@ -24,15 +24,15 @@ class ResizeGeometry(Protocol):
 
     @property
     def crop_top(self) -> int:
-        """Rows cropped from the top of the resized image."""
+        """Number of rows cropped from the top of the resized image."""
 
     @property
     def pad_left(self) -> int:
-        """White columns added at the left."""
+        """Number of white columns added at the left."""
 
     @property
     def pad_top(self) -> int:
-        """White rows added at the top."""
+        """Number of white rows added at the top."""
 
     @property
     def model_size(self) -> tuple[int, int]:
@@ -41,11 +41,11 @@ class ResizeGeometry(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taps:
-    """A filter: target pixel i is the sum over k of weights[k, i] times source pixel starts[i] + k.
+    """A filter: target pixel i is the sum, over k, of weights[k, i] times source pixel starts[i] + k.
 
     Attributes:
-        starts: int32 [n]; negative where the target is white.
-        weights: float32 [K, n].
+        starts: int32 [n], the first source pixel of each target pixel; negative where the target pixel is white.
+        weights: float32 [K, n], the weights of the source pixels.
     """
 
     starts: Tensor
@@ -58,11 +58,12 @@ class ImageTables:
 
     Attributes:
         source_size, model_size: width and height.
-        first_row, stop_row: rows of the source that are read.
-        columns: the filter over the width, one entry per resized column; None if the width is unchanged.
-        rows: the filter over the height, one entry per row of the result; source rows count from `first_row`.
-        pad_left: white columns at the left.
-        levels: float32 [3, 256], normalised values of each level of red, green and blue.
+        first_row, stop_row: first row of the source that is read, and the row after the last one that is read.
+        columns: the filter over the width, with one entry per column of the resized image; None if the width is
+            unchanged.
+        rows: the filter over the height, with one entry per row of the result; source rows count from `first_row`.
+        pad_left: number of white columns at the left.
+        levels: float32 [3, 256], the normalised value of each level of red, green and blue.
     """
 
     source_size: tuple[int, int]
@@ -76,7 +77,7 @@ class ImageTables:
 
     @property
     def between_shape(self) -> tuple[int, int, int]:
-        """Shape of the image between the passes: rows, columns, channels."""
+        """Shape of the image between the two passes: rows, columns, channels."""
         width = self.source_size[0] if self.columns is None else self.columns.starts.shape[0]
         return (self.stop_row - self.first_row, width, 3)
 
@@ -88,7 +89,7 @@ def image_tables(
 
     Args:
         geometry: sizes, crop and padding.
-        mean, std: of red, green and blue, for levels scaled to [0, 1].
+        mean, std: mean and standard deviation of red, green and blue, for levels scaled to [0, 1].
         device: where the tables are stored.
     """
     width, height = geometry.source_size
@@ -109,8 +110,9 @@ def image_tables(
 
 
 def _taps(source: int, target: int) -> tuple[Tensor, Tensor]:
-    # Starts int64 [target] and weights [K, target]; every tap lies inside the source. Computed in float32 as PyTorch
-    # does: exact weights round one level in 100 of an enlarged image differently from PyTorch, these one in 4000.
+    # Returns starts int64 [target] and weights [K, target]; every tap lies inside the source. Weights are computed in
+    # float32, as in PyTorch. With exact weights, one level in 100 of an enlarged image is rounded differently from
+    # PyTorch; with these, one in 4000.
     scale = torch.tensor(source, dtype=torch.float32) / target
     stretch = scale.clamp(min=1.0)
     centres = scale * (torch.arange(target, dtype=torch.float32) + 0.5)
@@ -124,7 +126,7 @@ def _taps(source: int, target: int) -> tuple[Tensor, Tensor]:
 
 
 def _cubic(x: Tensor) -> Tensor:
-    # Keys' cubic convolution with a = -1/2, like Pillow's; "Cubic convolution interpolation", 1981.
+    # The cubic convolution of R. Keys ("Cubic convolution interpolation", 1981) with a = -1/2, like Pillow's.
     x = x.abs()
     near = (1.5 * x - 2.5) * x * x + 1
     far = ((-0.5 * x + 2.5) * x - 4) * x + 2
@@ -132,7 +134,7 @@ def _cubic(x: Tensor) -> Tensor:
 
 
 def _model_rows(geometry: ResizeGeometry) -> tuple[tuple[Tensor, Tensor], int, int]:
-    # The filter of each row of the result, and the first and last + 1 of the source rows that the filters read.
+    # The filter of each row of the result, the first source row that the filters read, and the row after the last one.
     source, resized, rows = geometry.source_size[1], geometry.resized[1], geometry.model_size[1]
     if source == resized:
         starts, weights = torch.arange(source), torch.ones(1, source)

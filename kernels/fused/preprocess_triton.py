@@ -10,11 +10,11 @@ from torch import Tensor
 from .preprocess_tables import ImageTables, Taps
 
 BLOCK_E = 256
-"""Bytes of one row per program: on an H200, programs of 2 to 8 rows took up to twice as long."""
+"""Number of bytes of one row that a program processes. On an H200, programs of 2 to 8 rows took up to twice as long."""
 
 
 def launch_columns(pixels: Tensor, taps: Taps, between: Tensor) -> None:
-    """Filter pixels [rows, width, 3] over the width into between [rows, n, 3]."""
+    """Filter `pixels` [rows, width, 3] over the width, and write the result to `between` [rows, n, 3]."""
     rows, width, _ = pixels.shape
     n = between.shape[1]
     columns_kernel[(rows, triton.cdiv(n * 3, BLOCK_E))](
@@ -23,7 +23,7 @@ def launch_columns(pixels: Tensor, taps: Taps, between: Tensor) -> None:
 
 
 def launch_rows(pixels: Tensor, tables: ImageTables, out: Tensor, patch_size: int) -> None:
-    """Filter pixels [rows, n, 3] over the height and write normalised values to `out`."""
+    """Filter `pixels` [rows, n, 3] over the height, and write normalised values to `out`."""
     width, height = tables.model_size
     rows_kernel[(height, triton.cdiv(width * 3, BLOCK_E))](
         pixels, tables.rows.starts, tables.rows.weights, tables.levels, out,
@@ -33,7 +33,7 @@ def launch_rows(pixels: Tensor, tables: ImageTables, out: Tensor, patch_size: in
 
 @triton.jit
 def whole_level(x):
-    # Adding and subtracting 1.5 * 2^23 rounds a float32 below 2^22 to an integer, halves to even.
+    # Adding and subtracting 1.5 * 2^23 rounds a float32 number below 2^22 to an integer, halves to even.
     return tl.clamp((x + 12582912.0) - 12582912.0, 0.0, 255.0)
 
 

@@ -1,4 +1,4 @@
-"""The steps between the QKV projection and attention, fused: norm, rotation, and the append to the KV cache."""
+"""The steps between the QKV projection and attention, fused: norm, rotation, and appending to the KV cache."""
 
 import torch
 from torch import Tensor
@@ -21,15 +21,16 @@ def qk_norm_rope(
 
     Args:
         packed: queries, keys and values [F, P, 3, H, D], contiguous, bfloat16, float16 or float32; mutated. Queries are
-            rewritten in place unless `query` is given, keys unless `append` is given; values are unchanged.
-        norm: applied before the rotation; None for no norm.
+            overwritten in place unless `query` is given, and keys unless `append` is given; values are unchanged.
+        norm: the norm, which is applied before the rotation; None for no norm.
         tables: the rotation; None for no rotation.
-        query: contiguous [F, P, H, D] of packed's dtype, fully written.
-        append: cache and slots that keys and values are written to; float8 saturates at 448. Slots of different frames
-            must not overlap.
+        query: where to write queries instead, [F, P, H, D], contiguous, in packed's dtype; fully written.
+        append: the cache and the slots where keys and values are written; float8 saturates at 448. Slots of different
+            frames must not overlap.
 
     Raises:
-        ValueError: an argument is empty or has the wrong shape, dtype, layout or device, or there is nothing to do.
+        ValueError: an argument is empty or has the wrong shape, dtype, layout or device; or norm, tables, query and
+            append are all None, so that there is nothing to do.
     """
     _check(packed, norm, tables, query, append)
     if not runs_triton(packed.device):
@@ -66,7 +67,7 @@ def qk_norm_rope_reference(
 
 
 def _rotated(tokens: Tensor, tables: RotaryTables) -> Tensor:
-    # The two elements of a pair last: [F, P, H, D / 2, 2], or [F, P, H, 2, D / 4, 2].
+    # The last axis has the two elements of a pair: [F, P, H, D / 2, 2], or [F, P, H, 2, D / 4, 2].
     shape = tokens.shape[:-1]
     split = tokens.reshape(*shape, -1, 2) if tables.pairs else tokens.reshape(*shape, 2, 2, -1).mT
     a, b = split.flatten(3, -2).unbind(-1)

@@ -11,7 +11,7 @@ FLOAT8_MAX = 448.0
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """LayerNorm over the D channels of a head, one for queries and one for keys; weights and biases float32 [D]."""
+    """LayerNorm over the D channels of a head, for queries and for keys. Weights and biases are float32 [D]."""
 
     query_weight: Tensor
     query_bias: Tensor
@@ -22,12 +22,13 @@ class HeadNorm:
 
 @dataclass(frozen=True, slots=True)
 class RotaryTables:
-    """Rotation angles of each pair of a head's channels.
+    """The rotation angles of the pairs into which a head's channels are grouped.
 
     Attributes:
-        cos, sin: float32 [F, P, D / 2], or [1, P, D / 2] shared by all frames.
-        pairs: whether pair i is channels 2i and 2i + 1. Otherwise D splits into four quarters: for i < D / 4 pair i is
-            channel i of the first and of the second quarter, the other pairs combine the third and the fourth alike.
+        cos, sin: float32 [F, P, D / 2], or [1, P, D / 2] for all frames.
+        pairs: whether pair i consists of channels 2i and 2i + 1. Otherwise the D channels are split into four quarters:
+            pair i < D / 4 consists of channel i of the first and channel i of the second quarter, and the other pairs
+            combine the third and the fourth quarter in the same way.
     """
 
     cos: Tensor
@@ -37,12 +38,12 @@ class RotaryTables:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The cache and slots that a layer's keys and values are written to.
+    """The cache and the slots where a layer's keys and values are written.
 
     Attributes:
         kv_cache: keys and values [2, T, H, D], in the dtype of the projection or in float8_e4m3fn; mutated.
-        slots: int64 [F] on the device, each frame's first slot; token p of frame f is written to slots[f] + p. Tokens
-            outside [0, T) are skipped, so -P skips a whole frame.
+        slots: int64 [F] on the device, the first slot of each frame; token p of frame f is written to slot
+            slots[f] + p. Tokens whose slot is outside [0, T) are skipped, so -P skips a whole frame.
     """
 
     kv_cache: Tensor

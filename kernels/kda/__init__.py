@@ -1,4 +1,7 @@
-"""Kimi Delta Attention (arXiv 2510.26692), forward only: `chunk_kda` for many tokens, `fused_recurrent_kda` for few."""
+"""Kimi Delta Attention (arXiv 2510.26692): `chunk_kda` for many tokens, `fused_recurrent_kda` for few.
+
+Forward pass only.
+"""
 
 from .chunk import chunk_kda
 from .recurrent import fused_recurrent_kda

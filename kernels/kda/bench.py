@@ -1,8 +1,8 @@
-"""Times `chunk_kda` for the shapes that have a target: `python -m retinad.kernels.kda.bench [--profile]`.
+"""Times `chunk_kda` for the shapes that have a target time: `python -m retinad.kernels.kda.bench [--profile]`.
 
-Times are medians of several repeats of many calls over rotating inputs, by CUDA events, launches included. The settings
-are those of the public kernels' published figures: gate, norm and sigmoid in the kernel, lower_bound -5, state in and
-out, bf16.
+Each time is the median of several repeats of many calls with rotating inputs, measured with CUDA events and including
+launches. The settings are those of the published figures of other public kernels: gate, norm and sigmoid in the kernel,
+lower_bound -5, initial and final states, bf16.
 """
 
 # torch.cuda.Event has no types.
@@ -18,14 +18,15 @@ import torch
 
 from . import chunk_kda
 
-# Copy bandwidth of one H200, reads plus writes. A row's floor is the size of its inputs and output over this.
+# Copy bandwidth of one H200, reads plus writes. The floor of a row's time is the total size of its inputs and output,
+# divided by this bandwidth.
 MEMORY_BYTES_PER_S = 4.2e12
 L2_BYTES = 60e6
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One shape, `sequences` of T // sequences tokens end to end, and the target for the time of a call."""
+    """One shape and the target time of a call. `sequences` sequences of T // sequences tokens each lie end to end."""
 
     T: int
     H: int
@@ -38,7 +39,7 @@ class Row:
 
     @property
     def floor_ms(self) -> float:
-        """Time to read q, k, v and g and to write o once."""
+        """Time in ms to read q, k, v and g once and to write o once."""
         return 5 * 2 * self.T * self.H * self.D / MEMORY_BYTES_PER_S * 1e3
 
 
@@ -55,7 +56,7 @@ SPLIT_LENGTHS = (4096, 8192, 16384, 65536)
 
 
 def make_call(row: Row, seed: int, split: bool | None = None) -> Callable[[], tuple[torch.Tensor, torch.Tensor | None]]:
-    """A call of `chunk_kda` with its own inputs."""
+    """Make a function that calls `chunk_kda` with inputs of its own."""
     device = torch.device("cuda")
     generator = torch.Generator(device).manual_seed(seed)
     N, T, H, D = row.sequences, row.T, row.H, row.D
@@ -78,7 +79,7 @@ def make_call(row: Row, seed: int, split: bool | None = None) -> Callable[[], tu
 
 
 def call_time_ms(calls: Sequence[Callable[[], object]], count: int, repeats: int = 7) -> float:
-    """Time per call of `count` calls in rotation, median of `repeats`."""
+    """Run `count` calls in rotation, and return the time per call in ms: the median of `repeats` repeats."""
     for call in calls:
         call()
     times: list[float] = []
@@ -94,7 +95,7 @@ def call_time_ms(calls: Sequence[Callable[[], object]], count: int, repeats: int
 
 
 def time_ms(row: Row, repeats: int = 7, split: bool | None = None) -> float:
-    """Time of a call, with inputs that together exceed the L2 cache."""
+    """Time of a call in ms. The inputs rotate, and together exceed the L2 cache."""
     sets = min(8, 2 + int(L2_BYTES / (5 * 2 * row.T * row.H * row.D)))
     calls = [make_call(row, seed, split) for seed in range(sets)]
     count = sets * max(1, int(0.02 / (sets * (50e-6 + row.floor_ms * 4e-3))))
@@ -102,7 +103,7 @@ def time_ms(row: Row, repeats: int = 7, split: bool | None = None) -> float:
 
 
 def profile(row: Row) -> str:
-    """Time of each kernel of a call, in microseconds."""
+    """Time that each kernel of a call takes, in microseconds, as text."""
     call = make_call(row, 0)
     for _ in range(3):
         call()

@@ -1,7 +1,7 @@
-"""Validation of Kimi Delta Attention's arguments, shared so that all implementations accept the same calls.
+"""Checks the arguments of Kimi Delta Attention. All implementations use these checks, so they accept the same calls.
 
-Dimension letters of the package: B batch, T tokens, H query/key heads, HV value heads (a multiple of H), K key width,
-V value width, N sequences (B, or the segments of `cu_seqlens`).
+Dimension letters of the package: B batch rows, T tokens, H query/key heads, HV value heads (a multiple of H), K key
+width, V value width, N sequences (B of them, or those that `cu_seqlens` delimits).
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ MAX_HEAD_DIM = 256
 
 @dataclass(frozen=True, slots=True)
 class KdaShape:
-    """Checked sizes of one call. `scale` multiplies the output."""
+    """The checked sizes of one call, and the `scale` by which its output is multiplied."""
 
     B: int
     T: int
@@ -37,7 +37,7 @@ class KdaShape:
         return self.HV // self.H
 
     def state(self, state_v_first: bool, slots: int | None = None) -> tuple[int, int, int, int]:
-        """Shape of the states of all sequences, or of a pool of `slots` states."""
+        """Shape of the states of all sequences, or, with `slots`, of a pool of that many states."""
         rows = self.N if slots is None else slots
         return (rows, self.HV, self.V, self.K) if state_v_first else (rows, self.HV, self.K, self.V)
 
@@ -47,14 +47,14 @@ def check_inputs(tensors: KdaTensors, options: KdaOptions, dtypes: frozenset[tor
 
     q, k [B, T, H, K]; v [B, T, HV, V]; g [B, T, HV, K]; beta [B, T, HV]; A_log [HV]; dt_bias [HV*K];
     cu_seqlens, cu_seqlens_cpu [N+1] int32 or int64; state_indices [N] int32 or int64;
-    initial_state [N, HV, K, V] ([N, HV, V, K] with `state_v_first`), or [slots, ...] with `state_indices`. The rows to
-    write are checked by `check_writing`.
+    initial_state [N, HV, K, V] ([N, HV, V, K] with `state_v_first`), or [slots, ...] with `state_indices`. Arguments
+    that say where final states are written are checked by `check_writing`.
 
     The values of `cu_seqlens` are read only where that needs no device synchronisation: from `cu_seqlens_cpu`, or
     from `cu_seqlens` itself if it is a CPU tensor.
 
     Raises:
-        ValueError: an argument is invalid; names the argument, what was expected and what was passed.
+        ValueError: an argument is invalid. The message names it, what was expected and what was passed.
     """
     q = tensors.q
     B, T, H, HV, K, V = _token_sizes(tensors)
@@ -79,7 +79,7 @@ def check_inputs(tensors: KdaTensors, options: KdaOptions, dtypes: frozenset[tor
 
 
 def count_sequences(B: int, T: int, cu_seqlens: torch.Tensor | None, cu_seqlens_cpu: torch.Tensor | None = None) -> int:
-    """Number of sequences in a [B, T, ...] batch, or in `cu_seqlens` if given; ValueError if the cuts do not fit T."""
+    """Number of sequences: B, or those of `cu_seqlens` if given. Raises ValueError if `cu_seqlens` does not fit T."""
     if cu_seqlens is None:
         if cu_seqlens_cpu is not None:
             raise ValueError("cu_seqlens_cpu: expected None if cu_seqlens is None, got a tensor")
@@ -88,7 +88,7 @@ def count_sequences(B: int, T: int, cu_seqlens: torch.Tensor | None, cu_seqlens_
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] == 0:
         raise ValueError(f"cu_seqlens: expected shape [N+1], got {list(cu_seqlens.shape)}")
     if B != 1:
-        raise ValueError(f"cu_seqlens: expected a batch of B = 1 with it (sequences lie end to end), got B = {B}")
+        raise ValueError(f"cu_seqlens: expected B = 1, since sequences lie end to end, got B = {B}")
     if cu_seqlens_cpu is not None:
         _expect_indices("cu_seqlens_cpu", cu_seqlens_cpu)
         _expect("cu_seqlens_cpu", cu_seqlens_cpu, tuple(cu_seqlens.shape), "[N+1]")
@@ -108,7 +108,7 @@ def check_devices(device: torch.device, **tensors: torch.Tensor | None) -> None:
 
 
 def sequence_bounds(shape: KdaShape, cu_seqlens: torch.Tensor | None) -> list[tuple[int, int]]:
-    """First token and end of each sequence in a batch row; reads `cu_seqlens` (synchronises with a device)."""
+    """First token and end of each sequence in a batch row. Reads `cu_seqlens`, which synchronises with its device."""
     if cu_seqlens is None:
         return [(0, shape.T)]
     cuts = cu_seqlens.tolist()
@@ -137,7 +137,7 @@ def _token_sizes(tensors: KdaTensors) -> tuple[int, int, int, int, int, int]:
 
 
 def check_cuts(name: str, cuts: list[int], T: int) -> None:
-    """Raise ValueError unless `cuts` are the cumulative lengths of sequences over T tokens."""
+    """Raise ValueError unless `cuts` are the cumulative lengths of sequences with T tokens in total."""
     if cuts[0] != 0:
         raise ValueError(f"{name}: expected to start at 0, got {cuts[0]}")
     if cuts[-1] != T:
@@ -152,7 +152,7 @@ def _check_options(options: KdaOptions) -> None:
     if options.use_gate_in_kernel and lower_bound is not None and not (MIN_LOWER_BOUND <= lower_bound < 0):
         raise ValueError(f"lower_bound: expected a value in [{MIN_LOWER_BOUND}, 0), got {lower_bound}")
     if options.allow_neg_eigval and not options.use_beta_sigmoid_in_kernel:
-        raise ValueError("allow_neg_eigval: expected use_beta_sigmoid_in_kernel=True with it, got False")
+        raise ValueError("allow_neg_eigval: expected use_beta_sigmoid_in_kernel to be True too, got False")
     if options.chunk_size not in (16, 32, 64):
         raise ValueError(f"chunk_size: expected 16, 32 or 64, got {options.chunk_size}")
 
@@ -177,7 +177,7 @@ def _expect(name: str, tensor: torch.Tensor, shape: tuple[int, ...], letters: st
 
 
 def check_indices(name: str, indices: torch.Tensor, N: int, slots: int) -> None:
-    """Raise ValueError unless `indices` is int32 or int64 [N] with, if on the CPU, values from -1 to slots - 1."""
+    """Raise ValueError unless `indices` is int32 or int64 [N]. On the CPU, values must be from -1 to slots - 1."""
     _expect(name, indices, (N,), "[N]")
     _expect_indices(name, indices)
     if indices.device.type == "cpu" and N and not (int(indices.min()) >= -1 and int(indices.max()) < slots):
@@ -190,9 +190,9 @@ def _expect_indices(name: str, tensor: torch.Tensor) -> None:
 
 
 def dense_rows(x: torch.Tensor) -> torch.Tensor:
-    """`x` [B, T, ...], copied if needed: a token's heads are dense, and one stride separates tokens across the batch.
+    """Return `x` [B, T, ...], or a copy, with dense heads in each token and one stride between all tokens of the batch.
 
-    A slice of a fused projection is such a tensor and is not copied.
+    A slice of a fused projection already has this layout, so it is not copied.
     """
     dense = x.stride(-1) == 1 and (x.dim() == 3 or x.stride(2) == x.shape[3] or x.shape[2] == 1)
     even = x.shape[0] == 1 or x.stride(0) == x.shape[1] * x.stride(1)

@@ -1,4 +1,4 @@
-"""Kimi Delta Attention for many tokens: checks arguments, plans once per kind of call, launches."""
+"""Kimi Delta Attention for many tokens: checks arguments, plans each kind of call once, and launches the kernels."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -44,28 +44,30 @@ def chunk_kda(
     """Kimi Delta Attention (arXiv 2510.26692, eq. 1) in chunks (section 3), for more than about 64 tokens.
 
     q, k [B, T, H, K]; v [B, T, HV, V]; g [B, T, HV, K] log decay <= 0, or the raw gate with `use_gate_in_kernel` (A_log
-    [HV], dt_bias [HV*K], lower_bound); beta [B, T, HV]; bf16, fp16 or fp32, q, k and v alike. Sums, states and the
-    triangular inverse are fp32. Value head h reads query/key head h // (HV / H). With `cu_seqlens` [N+1] (int32 or
-    int64) B is 1 and N sequences lie end to end. Slices of a fused projection are read in place. initial_state
-    [N, HV, K, V], or [N, HV, V, K] with `state_v_first`; None is zeros. `safe_gate` and `cu_seqlens_cpu` change no
-    value. The call never synchronises with the device: values of `cu_seqlens` are checked only if the host has them, as
-    `cu_seqlens_cpu`, which also lets the kernels cut sequences by their true lengths.
+    [HV], dt_bias [HV*K], lower_bound); beta [B, T, HV]. Their dtypes are bf16, fp16 or fp32; q, k and v must have the
+    same. Sums, states and the triangular inverse are fp32. Value head h reads query/key head h // (HV / H). With
+    `cu_seqlens` [N+1] (int32 or int64), B is 1 and N sequences lie end to end. Slices of a fused projection are read in
+    place. initial_state [N, HV, K, V], or [N, HV, V, K] with `state_v_first`; None means zeros. `safe_gate` and
+    `cu_seqlens_cpu` do not affect the result. The call never synchronises with the device, so values of `cu_seqlens`
+    are checked only if the host has them, as `cu_seqlens_cpu`. That also lets the kernels cut sequences by their true
+    lengths.
 
-    `split` cuts long sequences into pieces that run in parallel (context_parallel.py): None decides by shape, True cuts
-    as finely as allowed, False never cuts.
+    `split` says whether long sequences are cut into pieces that run in parallel (context_parallel.py): with None, that
+    depends on the shapes; with True, they are cut as finely as allowed; with False, they are never cut.
 
-    `state_indices` [N], `final_state_indices` [N] and `inplace_final_state` work as in `fused_recurrent_kda`: rows of a
-    pool, -1 for padding with zero outputs, and final states written to the pool only if asked.
+    `state_indices` [N], `final_state_indices` [N] and `inplace_final_state` work as in `fused_recurrent_kda`: the
+    indices are rows of a pool, -1 means padding with zero outputs, and final states are written to the pool only if
+    that is requested.
 
     Returns:
-        o [B, T, HV, V] in v's dtype, and the final states, fp32 in the layout of initial_state (`initial_state` itself
-        if in place, mutated), or None unless `output_final_state`. Nothing else is mutated, and no other result shares
-        memory with an argument or an earlier result.
+        o [B, T, HV, V] in v's dtype, and the final states, or None if no final states are requested. They are fp32 and
+        in the layout of initial_state; in place, they are `initial_state` itself, mutated. Nothing else is mutated, and
+        no other result shares memory with an argument or an earlier result.
 
     Raises:
-        ValueError: an argument is invalid; names the argument, what was expected and what was passed.
+        ValueError: an argument is invalid. The message names it, what was expected and what was passed.
 
-    Without CUDA (and outside Triton's interpreter) the same is computed in PyTorch.
+    Without CUDA (and outside Triton's interpreter), the same is computed in PyTorch.
     """
     written_indices = None
     if inplace_final_state:
@@ -73,7 +75,7 @@ def chunk_kda(
     tensors = KdaTensors(
         q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, state_indices, written_indices, cu_seqlens_cpu
     )
-    given_options = (  # in the order of KdaOptions, which a known call need not build (0.5 us)
+    given_options = (  # in the order of KdaOptions; building that takes 0.5 us, which a known call saves
         scale, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, use_beta_sigmoid_in_kernel,
         allow_neg_eigval, lower_bound, state_v_first, inplace_final_state, chunk_size, split,
     )  # fmt: skip
@@ -102,8 +104,9 @@ def chunk_kda(
     return call(tensors)
 
 
-# Planned calls, by everything that checks and plans depend on: shapes, strides, dtypes, devices, alignment and options,
-# but no values. So an entry cannot go stale. A service has few different lengths, and the table is bounded.
+# Planned calls. The key holds everything that checks and plans depend on: shapes, strides, dtypes, devices, alignment
+# and options, but no values of tensors. So an entry is always valid. A service uses few different lengths, and the
+# number of entries is limited.
 _calls: dict[tuple[object, ...], Callable[[KdaTensors], Result]] = {}
 MAX_CALLS = 1024
 
@@ -136,8 +139,8 @@ def _written_back(tensors: KdaTensors, options: KdaOptions, o: torch.Tensor, fin
 
 
 def _longest(q_shape: torch.Size, cu_seqlens: torch.Tensor | None, cu_seqlens_cpu: torch.Tensor | None) -> int | None:
-    # Tokens of the longest sequence, if the host knows them. Values are checked at every call; invalid shapes are left
-    # to check_inputs.
+    # Number of tokens in the longest sequence, if the host knows it. Values are checked at every call; invalid shapes
+    # are left to check_inputs.
     name, cuts = "cu_seqlens_cpu", cu_seqlens_cpu
     if cuts is None and cu_seqlens is not None and cu_seqlens.device.type == "cpu":
         name, cuts = "cu_seqlens", cu_seqlens

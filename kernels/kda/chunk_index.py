@@ -1,8 +1,9 @@
-"""Triton device functions that map a program to its tokens, from cumulative lengths on the device.
+"""Triton device functions with which a program finds its tokens, from cumulative lengths on the device.
 
-A table of chunks built on the host would cost a copy and a synchronisation per call. Instead sequence n, cut into spans
-of SPAN tokens, owns the slots from cu_seqlens[n] // SPAN + n on. They never overlap, because a sequence of L tokens has
-at most floor((first + L) / SPAN) - floor(first / SPAN) + 1 spans. At most one slot per sequence stays empty.
+A table of chunks built on the host would cost a copy and a synchronisation per call. Instead, each sequence is cut into
+spans of SPAN tokens, and sequence n owns the slots from cu_seqlens[n] // SPAN + n on, one per span. The slots of
+different sequences never overlap, because a sequence of L tokens that starts at token `first` has at most
+floor((first + L) / SPAN) - floor(first / SPAN) + 1 spans. At most one slot per sequence stays empty.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -18,7 +19,7 @@ def clamp(x, low, high):
 
 @triton.jit
 def sequence_tokens(n, cu_seqlens_ptr, T):
-    """First token (int64) and length of sequence n, clamped so that bad cuts cannot point outside [0, T)."""
+    """First token (int64) and length of sequence n, clamped so that invalid cuts cannot point outside [0, T)."""
     if cu_seqlens_ptr is None:
         first, length = n.to(tl.int64) * T, T
     else:
@@ -40,7 +41,7 @@ def first_slot(n, first, T, span, VARLEN: tl.constexpr):
 
 @triton.jit
 def locate(slot, cu_seqlens_ptr, T, N, span):
-    """The slot's sequence, the index of its span in that sequence, and the sequence's first token and length."""
+    """A slot's sequence, the index of the slot's span in that sequence, and the sequence's first token and length."""
     if cu_seqlens_ptr is None:
         n = slot // ((T + span - 1) // span)
     else:

@@ -1,4 +1,4 @@
-"""Allocation and launches of the kernels of `chunk_kda`, in a separate file so that importing it needs no triton."""
+"""Allocates memory and launches the kernels of `chunk_kda`, in a file of its own: chunk.py imports without triton."""
 
 # mypy: disable-error-code="no-untyped-call, import-untyped"
 
@@ -20,11 +20,12 @@ from .scan import scan_kernel
 from .state_pool import rows_are_dense
 from .tuning import KdaConfig, Launch, kda_config
 
-MAX_MAP = 128  # sequences with wider keys are never cut: chain_kernel holds a piece's whole M in shared memory
-WHOLE = 2**30  # chunks per piece if no sequence is cut
+MAX_MAP = 128  # sequences with wider keys are never cut, because chain_kernel holds a piece's whole M in shared memory
+WHOLE = 2**30  # number of chunks per piece if no sequence is cut
 ROOMY_PROGRAMS = 2
-"""Programs of `intra_kernel` per multiprocessor that may use all registers (1005, 16, 64: 18.8 us instead of 24.6)."""
-TILE_V = 64  # columns of V per step of intra_kernel; Triton 3.6 miscompiled narrower products
+"""Up to this many programs of `intra_kernel` per multiprocessor, each may use all registers. With T 1005, H 16 and
+D 64, that takes 18.8 us instead of 24.6 us."""
+TILE_V = 64  # number of columns of V per step of intra_kernel; Triton 3.6 miscompiled narrower products
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,15 @@ class Blocks:
     config: KdaConfig
     multiprocessors: int
     block_k: int  # K, padded
-    pad_v: int  # V, padded to TILE_V
+    pad_v: int  # V, padded to a multiple of TILE_V
     dot: Any  # operand dtype of products
-    precision: str  # of those products
-    split: bool  # float32 products in the inverse as three of bfloat16 parts: exact to 16 bits, for 16-bit inputs
+    precision: str  # precision of these products
+    split: bool  # float32 products in the inverse are three products of bfloat16 parts: 16 bits, for 16-bit inputs
 
 
 @cache
 def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int, config: KdaConfig | None = None) -> Blocks:
-    """Constants for a device and a dtype of q, independent of T. `config` None uses the device's tuning table."""
+    """The constants for a device and a dtype of q. They do not depend on T. `config` None uses the device's table."""
     block_k = max(64, triton.next_power_of_2(K))
     pad_v = triton.cdiv(V, TILE_V) * TILE_V
     bits = 32 if dtype == torch.float32 else 16
@@ -51,7 +52,7 @@ def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int, config:
         capability, multiprocessors = (properties.major, properties.minor), properties.multi_processor_count
         dot = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}[dtype]
         precision, split = "tf32x3", bits == 16
-    else:  # the interpreter, which has no bfloat16 products
+    else:  # Triton's interpreter, which has no bfloat16 products
         capability, multiprocessors = (0, 0), 1
         dot, precision, split = tl.float32, "ieee", False
     config = config or kda_config(capability, bits, block_k)
@@ -61,10 +62,11 @@ def blocks_for(device: torch.device, dtype: torch.dtype, K: int, V: int, config:
 def prepare(
     shape: KdaShape, tensors: KdaTensors, longest: int | None, options: KdaOptions, config: KdaConfig | None = None
 ) -> "ChunkCall":
-    """Plan the launches for checked arguments, T, N > 0.
+    """Plan the launches. Arguments must have been checked, and T and N must be above 0.
 
     The returned call takes any tensors of the same shapes, strides, dtypes, device and alignment. `longest` is the
-    length of the longest sequence; None where only the device knows it: sequences then count as equally long.
+    length of the longest sequence. It is None if only the device knows the lengths; all sequences are then assumed to
+    be equally long.
     """
     readable = _readable(tensors)
     copies = any(x is not y for x, y in zip(readable, tensors, strict=True))
@@ -75,7 +77,7 @@ def prepare(
 
 
 class ChunkCall:
-    """A planned call: everything that does not depend on values in the tensors."""
+    """A planned call. It holds everything that does not depend on the values of the tensors."""
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class ChunkCall:
         if plan is not None:
             slots, piece_chunks = plan.slots(shape.N, shape.T, cuts is not None), plan.piece_chunks
             pieces = self._incoming_states(records, (initial_state, read_rows), cuts, slots, piece_chunks)
-            initial_state = None  # already in the first piece
+            initial_state = None  # already included in the incoming state of the first piece
         self._scan(
             slots * self._columns, records, initial_state, pieces, cuts, o, final_state, read_rows,
             tensors.written_indices, shape.T, shape.N, piece_chunks, self._initial_stride, self._final_stride,
@@ -177,7 +179,7 @@ class ChunkCall:
 def _intra(
     shape: KdaShape, options: KdaOptions, blocks: Blocks, dtype: torch.dtype, launch: Launch, kind: tuple[Any, ...]
 ) -> BoundKernel:
-    # exp(80) fits the range of bfloat16, but not that of float16, nor that of the parts of split float32 products.
+    # exp(80) fits the range of bfloat16, but not the range of float16, nor that of the parts of split float32 products.
     halves = ALWAYS
     if dtype == torch.bfloat16:
         halves = NEVER if options.use_gate_in_kernel and options.lower_bound is not None else WHERE_STEEP
@@ -217,7 +219,7 @@ def _maps(
 
 
 def _readable(tensors: KdaTensors) -> KdaTensors:
-    # The same values in layouts that the kernels read.
+    # The same tensors, in layouts that the kernels can read.
     q, k, v, g, beta = (dense_rows(x) for x in tensors[:5])
     state = tensors.initial_state
     if state is not None and not rows_are_dense(state):

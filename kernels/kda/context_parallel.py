@@ -1,10 +1,10 @@
-"""Parallel scan of one sequence: cut it into pieces, compute each piece's map of the state, chain the maps, run them.
+"""Parallel scan of one sequence: cut it into pieces, compute how each maps the state, chain the maps, run the pieces.
 
-The scan over chunks has few independent programs if there are few sequences and heads. A piece of a sequence acts on
-the state as S -> M S + h, with M [K, K] and h [K, V] per value head, exactly, whatever the gate. The maps of all pieces
-are computed in parallel (twice the columns, no output), applying them in order yields each piece's incoming state, and
-then all pieces run in parallel from their true states. For a chunk M = diag(exp G_C) - (exp(G_C - G) k)^T w and
-h = (exp(G_C - G) k)^T u (notation of intra.py).
+The scan over chunks has few independent programs if there are few sequences and heads. A piece of a sequence maps the
+state S to M S + h, with M [K, K] and h [K, V] per value head; this is exact, whatever the gate. First the maps of all
+pieces are computed in parallel (with twice the columns, but no output). Then applying the maps in order yields each
+piece's incoming state. Finally all pieces run in parallel from their true states. For a chunk,
+M = diag(exp G_C) - (exp(G_C - G) k)^T w and h = (exp(G_C - G) k)^T u (notation of intra.py).
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -24,21 +24,22 @@ MAX_PIECES = 32
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """A cut of sequences into pieces of `piece_chunks` chunks of `chunk_size` tokens; a sequence's last may be shorter.
+    """How sequences are cut into pieces of `piece_chunks` chunks of `chunk_size` tokens.
 
-    Pieces are never empty, start at a multiple of `chunk_size` and cover the sequence.
+    Pieces are never empty, start at a multiple of `chunk_size` and cover the sequence. The last piece of a sequence may
+    be shorter.
     """
 
     chunk_size: int
     piece_chunks: int
 
     def pieces(self, length: int) -> list[tuple[int, int]]:
-        """First token and end of every piece of a sequence of `length` tokens."""
+        """First token and end of each piece of a sequence with `length` tokens."""
         span = self.chunk_size * self.piece_chunks
         return [(start, min(start + span, length)) for start in range(0, length, span)]
 
     def slots(self, N: int, T: int, varlen: bool) -> int:
-        """Upper bound on pieces: of N sequences of T tokens each, or of T tokens together (`varlen`)."""
+        """Upper bound on the number of pieces, for N sequences of T tokens each, or, with `varlen`, T tokens in all."""
         span = self.chunk_size * self.piece_chunks
         return T // span + N if varlen else N * -(-T // span)
 
@@ -54,13 +55,14 @@ def plan_split(
     costs: ScanCosts,
     split: bool | None = None,
 ) -> SplitPlan | None:
-    """The fastest cut by the measured costs, or None for no cut; a pure function of its arguments.
+    """The fastest cut according to the measured costs, or None for no cut. A pure function of its arguments.
 
-    tokens: in one row of the batch. longest: tokens of the longest sequence. whole_programs, piece_programs: programs
-    of the scan if no sequence is cut, and if each is one piece. split: True cuts as finely as allowed, False never.
+    tokens: number of tokens in one row of the batch. longest: number of tokens in the longest sequence. whole_programs:
+    number of programs of the scan if no sequence is cut. piece_programs: the same if each sequence is one piece. split:
+    True cuts as finely as allowed, False never cuts, None decides by the costs.
     """
     chunks = -(-longest // chunk_size)
-    floor = -(-tokens // (chunk_size * MAX_PIECES))  # even a sequence of all tokens has at most MAX_PIECES
+    floor = -(-tokens // (chunk_size * MAX_PIECES))  # even one sequence with all tokens has at most MAX_PIECES pieces
     if split is False or chunks < 2:
         return None
     if split:
@@ -83,21 +85,21 @@ def map_kernel(
     HV: tl.constexpr, PAD_V: tl.constexpr, C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
     DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program: BLOCK_R rows of [M^T; h^T] of one piece, one value head. A piece's part of the workspace pieces_ptr
-    holds M^T [BLOCK_K, BLOCK_K], h^T [PAD_V, BLOCK_K] and the incoming state [PAD_V, BLOCK_K], all float32."""
+    """One program computes BLOCK_R rows of [M^T; h^T] of one piece, for one value head. For each piece, the workspace
+    pieces_ptr holds M^T [BLOCK_K, BLOCK_K], h^T [PAD_V, BLOCK_K] and the incoming state [PAD_V, BLOCK_K] in float32."""
     BLOCKS_R: tl.constexpr = (BLOCK_K + PAD_V + BLOCK_R - 1) // BLOCK_R
     pid = tl.program_id(0)
     hv, slot = pid // BLOCKS_R % HV, pid // (BLOCKS_R * HV)
     n, piece, first, length = locate(slot, cu_seqlens_ptr, T, N, piece_chunks * C)
     start = piece * piece_chunks
-    if (start + piece_chunks) * C >= length:  # no piece follows the last
+    if (start + piece_chunks) * C >= length:  # the last piece: no other piece needs its map
         return
 
     offs_r = pid % BLOCKS_R * BLOCK_R + tl.arange(0, BLOCK_R)
     offs_k = tl.arange(0, BLOCK_K)
     mask_r = offs_r < BLOCK_K + PAD_V
     mask_h = mask_r & (offs_r >= BLOCK_K)
-    S = tl.where(offs_r[:, None] == offs_k[None, :], 1.0, 0.0)  # rows past BLOCK_K, h^T, begin at 0
+    S = tl.where(offs_r[:, None] == offs_k[None, :], 1.0, 0.0)  # rows from BLOCK_K on, which become h^T, begin with 0
     record = (first_slot(n, first, T, C, cu_seqlens_ptr is not None) + start).to(tl.int64) * HV + hv
     record_ptr = records_ptr + record * record_size(C, BLOCK_K, PAD_V)
     for _ in range(piece_chunks):
@@ -114,7 +116,8 @@ def chain_kernel(
     C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     STATE_V_FIRST: tl.constexpr, CHAIN_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program: the incoming states of all pieces of one sequence in order, one value head, BLOCK_V columns."""
+    """One program computes the incoming states of all pieces of one sequence, in order, for one value head and BLOCK_V
+    columns."""
     BLOCKS_V: tl.constexpr = PAD_V // BLOCK_V
     pid = tl.program_id(0)
     hv, n = pid // BLOCKS_V % HV, pid // (BLOCKS_V * HV)

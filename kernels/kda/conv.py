@@ -1,4 +1,4 @@
-"""The causal depthwise convolution before delta attention, and its state: the last raw inputs of each stream."""
+"""The causal depthwise convolution before delta attention. Its state is the last raw inputs of each sequence."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from .checks import REFERENCE_DTYPES, check_devices, check_indices, count_sequen
 from .state_pool import check_writing, clear_padding, gather_states, scatter_states
 
 WIDTH = 4
-KEPT = WIDTH - 1  # raw inputs in a stream's state
+KEPT = WIDTH - 1  # number of raw inputs in the state of a sequence
 
 
 def short_convolution(
@@ -24,17 +24,19 @@ def short_convolution(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """SiLU of a causal depthwise convolution of width 4: y_t = silu(sum_j weight[:, 0, j] * x_(t-3+j)).
 
-    x [B, T, D] (slices of a fused projection are read in place), weight [D, 1, 4], last tap on the current token;
-    sums are fp32, y has x's dtype. With `cu_seqlens` [N+1] B is 1 and N sequences lie end to end. initial_state
-    [N, 3, D] holds the last raw inputs of each sequence, oldest first; None is zeros. `state_indices` [N],
-    `final_state_indices` [N], `inplace_final_state` and `output_final_state` work as in `fused_recurrent_kda`: rows of
-    a pool [slots, 3, D], -1 for padding, and new states written to the pool only if asked.
+    x [B, T, D] (slices of a fused projection are read in place); weight [D, 1, 4], whose last tap is for the current
+    token. Sums are fp32; y has x's dtype. With `cu_seqlens` [N+1], B is 1 and N sequences lie end to end. initial_state
+    [N, 3, D] holds the last raw inputs of each sequence, oldest first; None means zeros. `state_indices` [N],
+    `final_state_indices` [N], `inplace_final_state` and `output_final_state` work as in `fused_recurrent_kda`: the
+    indices are rows of a pool [slots, 3, D], -1 means padding, and new states are written to the pool only if that is
+    requested.
 
     Returns:
-        y [B, T, D], and the new states in x's dtype, `initial_state` itself if in place (mutated), or None.
+        y [B, T, D], and the new states in x's dtype, or None if no new states are requested. In place, the new states
+        are `initial_state` itself, mutated.
 
     Raises:
-        ValueError: an argument is invalid; names the argument, what was expected and what was passed.
+        ValueError: an argument is invalid. The message names it, what was expected and what was passed.
     """
     N = _check(x, weight, initial_state, cu_seqlens, state_indices)
     check_writing(N, initial_state, state_indices, final_state_indices, inplace_final_state, x.dtype)
@@ -68,7 +70,7 @@ def short_convolution_reference(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`short_convolution` in plain PyTorch: x [B, T, D], weight [D, 1, 4], initial_state [N, 3, D]; returns y, states.
 
-    Sums are in `compute_dtype`; y and the states have x's dtype. Raises ValueError like `short_convolution`.
+    Sums are in `compute_dtype`; y and the states have x's dtype. Raises the same ValueErrors as `short_convolution`.
     """
     N = _check(x, weight, initial_state, cu_seqlens, None)
     past = x.new_zeros(N, KEPT, x.shape[2]) if initial_state is None else initial_state.to(x.dtype)

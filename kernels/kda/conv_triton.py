@@ -22,10 +22,10 @@ def launch_convolution(
     y: torch.Tensor,
     N: int,
 ) -> None:
-    """Write y [B, T, D] for checked x [B, T, D] and weight [D, 1, 4] of any strides, and each sequence's last inputs.
+    """Write y [B, T, D] and each sequence's last inputs, given checked x [B, T, D] and weight [D, 1, 4] of any strides.
 
-    `states` [N or slots, 3, D] and `indices` [N] are pairs: those read and those written. Both states may be the same
-    tensor; rows of the written one are dense.
+    `states` [N or slots, 3, D] and `indices` [N] are pairs: those to read and those to write. Both states may be the
+    same tensor; the rows of the one to write must be dense.
     """
     x = dense_rows(x)
     _, T, D = x.shape
@@ -56,9 +56,9 @@ def _slot_stride(states: torch.Tensor | None) -> int:
 def write_state(
     x_ptr, states_ptr, written_ptr, slots_ptr, n, length, live, stride_xt, stride_written, offs_d, D: tl.constexpr
 ):  # fmt: skip
-    """Write the last three inputs of sequence n, given pointers to its first token and to its state."""
+    """Write the last three inputs of sequence n, given pointers to the sequence's first token and to its state."""
     # All rows are loaded before any is stored, because a short sequence shifts its own rows.
-    offs_r = tl.arange(0, 4)  # rows of the state, the fourth unused
+    offs_r = tl.arange(0, 4)  # rows of the state; the fourth is unused
     source = length - 3 + offs_r
     mask = (offs_r < 3)[:, None] & (offs_d < D)[None, :]
     seen = mask & ((source >= 0) & live)[:, None]
@@ -71,7 +71,7 @@ def write_state(
     if slots_ptr is not None:
         written = tl.load(slots_ptr + n).to(tl.int64)
         keep = live & (written >= 0)
-    tl.debug_barrier()  # every thread of the program has read the state
+    tl.debug_barrier()  # from here on, every thread of the program has read the state
     tl.store(written_ptr + written * stride_written + (offs_r * D)[:, None] + offs_d[None, :], rows, mask & keep)
 
 
@@ -81,14 +81,15 @@ def convolution_kernel(
     T, N, stride_xt, stride_wd, stride_wt, stride_states, stride_written,
     D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One program: BLOCK_T tokens of one sequence, BLOCK_D channels. The program with a sequence's first tokens also
-    writes its state; no other program reads it, because a block is at least as long as the state."""
+    """One program processes BLOCK_T tokens of one sequence, for BLOCK_D channels. The program with a sequence's first
+    tokens also writes the sequence's state. No other program reads that state, because a block has at least as many
+    tokens as the state."""
     pid = tl.program_id(0)
     blocks_d: tl.constexpr = (D + BLOCK_D - 1) // BLOCK_D
     n, block, first, length = locate(pid // blocks_d, cu_seqlens_ptr, T, N, BLOCK_T)
     if (block > 0) & (block * BLOCK_T >= length):
         return
-    start = first + block * BLOCK_T  # from here on offsets are small
+    start = first + block * BLOCK_T  # offsets from here on are small
     offs_t = tl.arange(0, BLOCK_T)
     offs_d = pid % blocks_d * BLOCK_D + tl.arange(0, BLOCK_D)
     mask_t, mask_d = offs_t < length - block * BLOCK_T, offs_d < D

@@ -1,4 +1,4 @@
-"""The gated norm after delta attention: RMS norm of each head's output times the sigmoid of a gate, in one pass."""
+"""The gated norm after delta attention: the RMS norm of each head's output times the sigmoid of a gate, in one pass."""
 
 import torch
 from torch import Tensor
@@ -16,13 +16,13 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, bias: Te
         gate: [B, T, HV, V], bf16, fp16 or fp32; slices of a fused projection are read in place.
         weight: [V].
         eps: added to the mean square.
-        bias: [HV * V], added to the gate; None is zeros.
+        bias: [HV * V], added to the gate; None means zeros.
 
     Returns:
         [B, T, HV, V] in x's dtype, contiguous.
 
     Raises:
-        ValueError: an argument is invalid; names the argument, what was expected and what was passed.
+        ValueError: an argument is invalid. The message names it, what was expected and what was passed.
     """
     _check(x, gate, weight, bias)
     if not runs_triton(x.device):

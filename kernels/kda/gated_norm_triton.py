@@ -14,7 +14,7 @@ BLOCK = 4096  # elements per program, or one row where that is longer
 
 
 def launch_gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, bias: Tensor | None, y: Tensor) -> None:
-    """Write y for checked arguments of `gated_rms_norm`."""
+    """Write y, given checked arguments of `gated_rms_norm`."""
     x, gate, weight = dense_rows(x), dense_rows(gate), weight.contiguous()
     B, T, HV, V = x.shape
     rows = B * T * HV
@@ -32,7 +32,7 @@ def gated_norm_kernel(
     x_ptr, gate_ptr, weight_ptr, bias_ptr, y_ptr, rows, stride_xt, stride_gt, eps,
     HV: tl.constexpr, V: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    n = (tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N))[:, None]  # a head of a token
+    n = (tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N))[:, None]  # each n is one head of one token
     offs_v = tl.arange(0, BLOCK_V)[None, :]
     known = offs_v < V
     mask = (n < rows) & known  # [BLOCK_N, BLOCK_V]

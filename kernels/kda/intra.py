@@ -1,20 +1,22 @@
 """The part of a chunk that is independent of the state: gate, norms, decay products, triangular inverse, scan tiles.
 
-One program computes one chunk of one value head. Notation as in arXiv 2510.26692, section 3: G is the inclusive sum of
-g inside the chunk, A the strictly lower part of beta_i <k_i exp(G_i - G_j), k_j>, X = (I + A)^-1. It writes
+One program computes one chunk of one value head. The notation is that of arXiv 2510.26692, section 3: G is the
+inclusive sum of g inside the chunk, A is the strictly lower part of beta_i <k_i exp(G_i - G_j), k_j>, and
+X = (I + A)^-1. The program writes
 
     w = X diag(beta) (exp(G) k),  u = X diag(beta) v,
     scale exp(G) q,  exp(G_C - G) k,  scale tril(<q_i exp(G_i - G_j), k_j>)
 
-exp(G_i - G_j) is exact for any gate because the chunk is cut into blocks of 16 tokens. For j in an earlier block it is
-exp(sum from the start of i's block to i) times exp(sum from j to the end of j's block) times the decay of the whole
-blocks between; within a block, the same applies to the halves of 16, 8, 4 and 2 tokens. Every exponent is <= 0, so
-nothing can overflow, and none is a difference of long sums. If the gate is known to be >= -5, the start of a block can
-be the reference for the whole block: exponents stay within 80, which bfloat16 and float32 hold. Other gates are
-inspected: a slice of the columns of K whose blocks decay by less than 2^80 each, as nearly all do, needs no halves.
+exp(G_i - G_j) is computed exactly for any gate, because the chunk is cut into blocks of 16 tokens. For j in an earlier
+block, it is the product of three factors: exp(sum from the start of i's block to i), exp(sum from j to the end of j's
+block), and the decay over the whole blocks in between. Within a block, the same is done with the halves of 16, 8, 4 and
+2 tokens. Every exponent is <= 0, so nothing can overflow, and none is a difference of long sums. If the gate is known
+to be >= -5, the start of a block can be the reference for the whole block: exponents stay within 80, which bfloat16 and
+float32 can represent. Other gates are inspected: for a slice of the columns of K in which each block decays by less
+than 2^80, as in nearly all slices, blocks need not be halved.
 
-The columns of K are processed 16 at a time, because a [4, 16, 16] tile then places one block of tokens in each of the
-four warps: sums over a block, its products and its inverse never leave the warp.
+The columns of K are processed 16 at a time, because each of the four warps then holds one block of tokens of a
+[4, 16, 16] tile: sums over a block, its products and its inverse never leave the warp.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -29,14 +31,15 @@ from .inverse import block_inverse, exact_dot, solve, sub_block_inverse
 from .workspace import DECAY, record_size
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-MOST_DOUBLINGS = tl.constexpr(80.0)  # 2^80 leaves headroom for keys and sums in bfloat16's range
-NEVER, WHERE_STEEP, ALWAYS = 0, 1, 2  # when blocks are processed by halves
+MOST_DOUBLINGS = tl.constexpr(80.0)  # 2^80 leaves room in bfloat16's range for keys and sums
+NEVER, WHERE_STEEP, ALWAYS = 0, 1, 2  # whether blocks are processed in halves; WHERE_STEEP: if they decay strongly
 
 
 @triton.jit
 def decayed_columns(k_inside, k_before, e1, e2, INSIDE: tl.constexpr):
-    """Keys for the rows of block b: k_j decayed to b's start, as [BLOCKS (b), C (j), BLOCK_S]; 0 for j after block b.
-    e1, e2: decay over the whole blocks 1 and 2. In block b itself k_inside if INSIDE, else 0."""
+    """Keys for the rows of each block b, as [BLOCKS (b), C (j), BLOCK_S]: k_j, decayed to the start of block b. They
+    are 0 for j after block b. For j in block b, they are k_inside if INSIDE, else 0. e1 and e2 are the decay over the
+    whole blocks 1 and 2."""
     BLOCKS: tl.constexpr = k_before.shape[0]
     BLOCK_S: tl.constexpr = k_before.shape[2]
     b, j = row_of(BLOCKS)[:, :, None], column_of(BLOCKS)[:, :, None]
@@ -51,14 +54,14 @@ def decayed_columns(k_inside, k_before, e1, e2, INSIDE: tl.constexpr):
 
 @triton.jit
 def block_dot(a, b, acc, PRECISION: tl.constexpr):
-    """[BLOCKS, M, BLOCK_S], [BLOCKS, N, BLOCK_S] -> [BLOCKS, M, N]"""
+    """acc plus the products of blocks, a b^T: [BLOCKS, M, BLOCK_S], [BLOCKS, N, BLOCK_S] -> [BLOCKS, M, N]."""
     return tl.dot(a, tl.trans(b, (0, 2, 1)), acc, input_precision=PRECISION)
 
 
 @triton.jit
 def halved_products(q, k, g, kk, qk, h: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """Add the decayed <k_i, k_j> and <q_i, k_j> of rows and columns in the two halves of one block of 2 h <= 16 tokens
-    to kk and qk [BLOCKS, 16, 16], for any gate; q, k, g [BLOCKS, 16, BLOCK_S] float32."""
+    """Add the decayed <k_i, k_j> and <q_i, k_j>, with i in the upper half and j in the lower half of the same block of
+    2 h <= 16 tokens, to kk and qk [BLOCKS, 16, 16], for any gate. q, k and g are float32 [BLOCKS, 16, BLOCK_S]."""
     BLOCKS: tl.constexpr = g.shape[0]
     BLOCK_S: tl.constexpr = g.shape[2]
     inclusive = tl.cumsum(tl.reshape(g, [BLOCKS * SUB // h, h, BLOCK_S]), 1)
@@ -74,7 +77,7 @@ def halved_products(q, k, g, kk, qk, h: tl.constexpr, DOT: tl.constexpr, PRECISI
 
 @triton.jit
 def block_products(q, k, g, kk, qk, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """Add all decayed <k_i, k_j> and <q_i, k_j> within blocks of 16 tokens, for any gate."""
+    """Add all decayed <k_i, k_j> and <q_i, k_j> within blocks of 16 tokens to kk and qk, for any gate."""
     qk += tl.where(row_of(SUB)[None, :, :] == column_of(SUB)[None, :, :], tl.sum(q * k, 2)[:, :, None], 0.0)
     for level in tl.static_range(4):
         kk, qk = halved_products(q, k, g, kk, qk, 1 << level, DOT, PRECISION)
@@ -83,7 +86,7 @@ def block_products(q, k, g, kk, qk, DOT: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def load_columns(ptr, stride, offs, rows, C: tl.constexpr, WIDTH: tl.constexpr):
-    """Columns offs of C rows from ptr on, zeros from row `rows` and from column WIDTH on."""
+    """Load the columns `offs` of the C rows that begin at `ptr`; zeros from row `rows` and from column WIDTH on."""
     offs_c = tl.arange(0, C)
     mask = (offs_c < rows)[:, None] & (offs < WIDTH)[None, :]
     return tl.load(ptr + (offs_c[:, None] * stride + offs[None, :]), mask=mask, other=0.0)
@@ -100,7 +103,7 @@ def load_beta(beta_ptr, stride, rows, C: tl.constexpr, BETA_FACTOR: tl.constexpr
 
 @triton.jit
 def inverse_length(ptr, stride, rows, C: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_S: tl.constexpr):
-    """1 / |x| of C rows of K elements from ptr on, as [C] float32."""
+    """1 / |x| for each of the C rows x, of K elements, that begin at `ptr`; float32 [C]."""
     squares = tl.zeros([C, BLOCK_S], tl.float32)
     for start in tl.static_range(0, BLOCK_K, BLOCK_S):
         x = load_columns(ptr, stride, start + tl.arange(0, BLOCK_S), rows, C, K).to(tl.float32)
@@ -131,7 +134,7 @@ def intra_kernel(
     tiles_ptr += DECAY * BLOCK_K
     element = tiles_ptr.dtype.element_ty
     t = first + chunk * C
-    rows = tl.minimum(length - chunk * C, C)  # offsets from here on are small: within a chunk
+    rows = tl.minimum(length - chunk * C, C)  # offsets from here on are small, because they are within a chunk
     q_ptr += t * stride_qt + hv // (HV // H) * K
     k_ptr += t * stride_kt + hv // (HV // H) * K
     v_ptr += t * stride_vt + hv * V
@@ -176,9 +179,9 @@ def intra_kernel(
 
         q, k = tl.reshape(q, [BLOCKS, SUB, BLOCK_S]), tl.reshape(k, [BLOCKS, SUB, BLOCK_S])
         g = tl.reshape(g, [BLOCKS, SUB, BLOCK_S])
-        prefix = tl.cumsum(g, 1)  # inclusive, from the sub-block's start
+        prefix = tl.cumsum(g, 1)  # inclusive, from the block's start
         total = last_row(prefix, SUB)  # [BLOCKS, BLOCK_S]
-        after, before = tl.exp2(prefix), tl.exp2(total[:, None, :] - prefix)  # from a block's start, to its end
+        after, before = tl.exp2(prefix), tl.exp2(total[:, None, :] - prefix)  # from the block's start; to its end
         q_after, k_after, k_before = q * after, k * after, k * before
         q_rows, k_rows = q_after.to(DOT), k_after.to(DOT)
         k_inside = k
@@ -199,7 +202,7 @@ def intra_kernel(
         kb = tl.reshape(k_after * from_start[:, None, :], [C, BLOCK_S]) * beta[:, None]
         q_state = scale * tl.reshape(q_after * from_start[:, None, :], [C, BLOCK_S])
         k_state = tl.reshape(k_before * to_end[:, None, :], [C, BLOCK_S])
-        tl.store(tiles_ptr + offs_tile, kb.to(element))  # until w replaces it
+        tl.store(tiles_ptr + offs_tile, kb.to(element))  # kept there until w replaces it
         tl.store(tiles_ptr + tile + offs_tile, q_state.to(element))
         tl.store(tiles_ptr + 2 * tile + offs_tile, k_state.to(element))
         tl.store(decay_ptr + offs_k, e0 * e1 * e2 * e3)
@@ -210,8 +213,8 @@ def intra_kernel(
 
     offs_v = tl.arange(0, BLOCK_V)
     v_next = load_columns(v_ptr, stride_vt, offs_v, rows, C, V)
-    beta = load_beta(beta_ptr, stride_bt, rows, C, BETA_FACTOR)  # loaded again: the loop is short of registers
-    tl.debug_barrier()  # every thread's part of kb is in place
+    beta = load_beta(beta_ptr, stride_bt, rows, C, BETA_FACTOR)  # loaded again, because the loop is short of registers
+    tl.debug_barrier()  # from here on, every thread's part of kb is stored
     BLOCK_W: tl.constexpr = 64 if BLOCK_K > 64 else BLOCK_K
     offs_w = tl.arange(0, BLOCK_W)
     kb_next = load_columns(tiles_ptr, BLOCK_K, offs_w, rows, C, BLOCK_K)

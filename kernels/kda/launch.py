@@ -1,8 +1,9 @@
-"""Launches of Triton kernels that bind their arguments only once.
+"""Launches Triton kernels, but lets Triton find the matching compiled kernel only once per kind of arguments.
 
-At every launch Triton inspects about thirty arguments to find the matching compiled kernel: 50 us on a machine where
-one frame takes 40 us of device time. A caller that knows that the arguments are of the same kind as an earlier call's
-(dtypes, 16-byte alignment of pointers, constants, which are None) keeps the compiled kernel instead.
+At every launch, Triton inspects about thirty arguments to find the matching compiled kernel. That took 50 us on a
+machine where one frame takes 40 us of device time. If a caller knows that the arguments are of the same kind as those
+of an earlier call (the same dtypes, 16-byte alignment of pointers, constants, and arguments that are None), it can use
+the kernel that was found then.
 """
 
 # mypy: disable-error-code="import-untyped"
@@ -14,7 +15,7 @@ from .tuning import Launch
 
 
 class BoundKernel:
-    """A kernel for one kind of arguments. `constants` are its last parameters, the tl.constexpr ones."""
+    """A kernel for one kind of arguments. `constants` are the values of its last parameters, which are tl.constexpr."""
 
     def __init__(self, kernel: Any, constants: tuple[Any, ...], launch: Launch) -> None:
         self._kernel = kernel
@@ -32,5 +33,5 @@ class BoundKernel:
 
 @cache
 def bound_kernel(kernel: Any, constants: tuple[Any, ...], launch: Launch, kind: tuple[Any, ...]) -> BoundKernel:
-    """The BoundKernel of a kind. Calls with equal `kind` and `constants` must need the same compiled kernel."""
+    """The BoundKernel for a kind of arguments. Equal `kind` and `constants` must imply the same compiled kernel."""
     return BoundKernel(kernel, constants, launch)

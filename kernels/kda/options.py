@@ -1,7 +1,8 @@
-"""Arguments of one Kimi Delta Attention call, grouped: its tensors and its options.
+"""The arguments of one Kimi Delta Attention call, in two groups: its tensors and its options.
 
-The public calls keep fla's flat signatures; everything below them takes these two. Both are built at every call, so
-they are named tuples, which are as immutable as frozen dataclasses and cost the host a third to half as much.
+The public functions have the same flat signatures as those of fla (flash-linear-attention); all functions below them
+take these two groups. Both are built at every call. So they are named tuples, which are as immutable as frozen
+dataclasses but take a third to half of the host time.
 """
 
 from typing import NamedTuple
@@ -10,9 +11,9 @@ from torch import Tensor
 
 
 class KdaTensors(NamedTuple):
-    """Tensors of one call, under the names of the public arguments.
+    """The tensors of one call, with the names of the public arguments.
 
-    `written_indices` [N] are the pool rows that final states go to: None unless they are written in place.
+    `written_indices` [N] are the pool rows where final states are written, or None if they are not written in place.
     """
 
     q: Tensor
@@ -35,7 +36,7 @@ class KdaTensors(NamedTuple):
 
 
 class KdaOptions(NamedTuple):
-    """Options of one call that are not tensors, under the names of the public arguments.
+    """The options of one call, which are no tensors, with the names of the public arguments.
 
     `chunk_size` and `split` belong to the chunked form. `A_log`, `dt_bias` and `lower_bound` apply only with
     `use_gate_in_kernel`.
@@ -55,7 +56,7 @@ class KdaOptions(NamedTuple):
 
     @property
     def beta_factor(self) -> int:
-        """Factor of sigmoid(beta): 1, or 2 with `allow_neg_eigval`; 0 where beta is used as given."""
+        """The factor of sigmoid(beta): 1, or 2 with `allow_neg_eigval`. 0 means that beta is used as given."""
         if not self.use_beta_sigmoid_in_kernel:
             return 0
         return 2 if self.allow_neg_eigval else 1

@@ -1,4 +1,4 @@
-"""Kimi Delta Attention for few tokens per sequence: one kernel that reads and writes each state once."""
+"""Kimi Delta Attention for few tokens per sequence, in one kernel that reads and writes each state only once."""
 
 import torch
 
@@ -37,29 +37,30 @@ def fused_recurrent_kda(
     """Kimi Delta Attention (arXiv 2510.26692, eq. 1) in one launch, for up to about 64 tokens per sequence.
 
     q, k [B, T, H, K]; v [B, T, HV, V]; g [B, T, HV, K] log decay, or the raw gate with `use_gate_in_kernel` (A_log
-    [HV], dt_bias [HV*K], lower_bound); beta [B, T, HV], all bf16, fp16 or fp32; sums and states are fp32. With
-    `cu_seqlens` [N+1] B is 1 and N sequences lie end to end. Slices of a fused projection are read in place.
-    `safe_gate` and `cu_seqlens_cpu` change no value.
+    [HV], dt_bias [HV*K], lower_bound); beta [B, T, HV]. All are bf16, fp16 or fp32; sums and states are fp32. With
+    `cu_seqlens` [N+1], B is 1 and N sequences lie end to end. Slices of a fused projection are read in place.
+    `safe_gate` and `cu_seqlens_cpu` do not affect the result.
 
-    initial_state: [N, HV, K, V], or [N, HV, V, K] with `state_v_first`; None is zeros. With `state_indices` [N] it is
-    a pool [slots, ...] whose rows are dense (the stride between rows is free): sequence n starts from row
-    state_indices[n]. -1 is padding: that sequence's outputs are 0 and nothing is written for it.
+    initial_state: [N, HV, K, V], or [N, HV, V, K] with `state_v_first`; None means zeros. With `state_indices` [N],
+    initial_state is a pool [slots, ...] with dense rows (the stride between rows is free), and sequence n starts from
+    row state_indices[n]. The index -1 means padding: the sequence's outputs are 0, and nothing is written for it.
 
     Final states are written
 
-    - nowhere by default: the pool is only read, as by frames that are not keyframes;
-    - with `output_final_state` to a new fp32 tensor, one row per sequence (zeros for padding);
-    - with `inplace_final_state` to `initial_state` (fp32, mutated), at rows `final_state_indices` [N] (-1 skips that
-      sequence's write), by default to the rows that were read. Two sequences must not write the same row, nor one write
-      a row that another reads.
+    - nowhere by default: the pool is only read, as for frames that are not keyframes;
+    - with `output_final_state`, to a new fp32 tensor with one row per sequence (zeros for padding);
+    - with `inplace_final_state`, to `initial_state` (fp32, mutated), at the rows `final_state_indices` [N], or by
+      default at the rows that were read. The index -1 means that the sequence writes no final state. Two sequences must
+      not write the same row, and no sequence may write a row that another one reads.
 
     Returns:
-        o [B, T, HV, V] in v's dtype, and the new states, `initial_state` itself if in place, or None.
+        o [B, T, HV, V] in v's dtype, and the final states, or None if they are not written. In place, the final states
+        are `initial_state` itself.
 
     Raises:
-        ValueError: an argument is invalid; names the argument, what was expected and what was passed.
+        ValueError: an argument is invalid. The message names it, what was expected and what was passed.
 
-    Without CUDA (and outside Triton's interpreter) the same is computed in PyTorch.
+    Without CUDA (and outside Triton's interpreter), the same is computed in PyTorch.
 
     >>> tokens = torch.ones(1, 2, 1, 4)  # one sequence of two tokens, one head, K = V = 4
     >>> pool = torch.zeros(3, 1, 4, 4)

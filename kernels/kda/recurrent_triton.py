@@ -11,18 +11,18 @@ from .checks import KdaShape, dense_rows
 from .gate import log_decay, unit_rows
 from .options import KdaOptions, KdaTensors
 
-# One warp holds a [BLOCK_K, BLOCK_V] tile of the state in registers: 1,024 floats are 32 registers per thread, sums
-# over K cross lanes but not warps, and one sequence of 16 heads of 128 x 128 is 256 programs. A row of 8 floats is one
-# sector of memory, the smallest read without waste.
+# One warp holds a [BLOCK_K, BLOCK_V] tile of the state in registers. A tile of 1,024 floats takes 32 registers per
+# thread, sums over K cross lanes but not warps, and one sequence with 16 heads of 128 x 128 is processed by 256
+# programs. A row of 8 floats is one sector of memory, the smallest amount that is read without waste.
 TILE, MIN_BLOCK_V = 1024, 8
 
 
 def launch_recurrent(
     shape: KdaShape, tensors: KdaTensors, options: KdaOptions, written: torch.Tensor | None, o: torch.Tensor
 ) -> None:
-    """Launch the kernel for checked arguments; write `o` [B, T, HV, V] and the final states to `written`, if any.
+    """Launch the kernel, which writes the output to `o` [B, T, HV, V] and the final states to `written`, if not None.
 
-    The initial and the written states may be one tensor; rows of both are dense.
+    Arguments must have been checked. The initial states and `written` may be the same tensor; rows of both are dense.
     """
     rows = [dense_rows(x) for x in tensors[:5]]
     block_k, block_v = block_sizes(shape.K, shape.V)
@@ -42,7 +42,7 @@ def launch_recurrent(
 
 
 def block_sizes(K: int, V: int) -> tuple[int, int]:
-    """Sides of a program's tile of the state: all of K, and as much of V as fits."""
+    """Sizes of a program's tile of the state: all of K, and as much of V as fits."""
     block_k = triton.next_power_of_2(K)
     return block_k, min(triton.next_power_of_2(V), max(TILE // block_k, MIN_BLOCK_V))
 
@@ -96,7 +96,7 @@ def recurrent_kernel(
     for t in range(last, end):
         tl.store(o_ptrs + t * (HV * V), tl.zeros([BLOCK_V], tl.float32), mask=mask_v)
 
-    # Token t + 1 is loaded before token t is used, to hide the loads behind the arithmetic.
+    # Token t + 1 is loaded before token t is processed, so that loading overlaps with computing.
     some = first < last
     q_next = tl.load(q_ptrs + first * stride_qt, mask=mask_k & some, other=0.0)
     k_next = tl.load(k_ptrs + first * stride_kt, mask=mask_k & some, other=0.0)

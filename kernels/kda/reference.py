@@ -26,22 +26,22 @@ def gate_reference(
     dt_bias: torch.Tensor | None = None,
     lower_bound: float | None = None,
 ) -> torch.Tensor:
-    """Log decay (natural, <= 0) from the raw gate, in g's dtype.
+    """The log decay (natural, <= 0) that results from the raw gate, in g's dtype.
 
-    g [..., HV, K]; A_log [HV], None means exp(A_log) = 1; dt_bias [HV*K], None means 0. Without `lower_bound`
-    -exp(A_log) * softplus(g + dt_bias), with it lower_bound * sigmoid(exp(A_log) * (g + dt_bias)).
+    g [..., HV, K]; A_log [HV], None means exp(A_log) = 1; dt_bias [HV*K], None means 0. Without `lower_bound`, the
+    result is -exp(A_log) * softplus(g + dt_bias); with it, lower_bound * sigmoid(exp(A_log) * (g + dt_bias)).
     """
     if dt_bias is not None:
         g = g + dt_bias.to(g.dtype).view(g.shape[-2:])
     rate = g.new_ones(()) if A_log is None else A_log.to(g.dtype).exp()[:, None]
     if lower_bound is None:
-        # softplus without torch's threshold, which causes an error of 2e-9 in float64.
+        # This is softplus without torch's threshold, which causes an error of 2e-9 in float64.
         return -rate * torch.logaddexp(g, g.new_zeros(()))
     return lower_bound * torch.sigmoid(rate * g)
 
 
 def beta_reference(beta: torch.Tensor, allow_neg_eigval: bool = False) -> torch.Tensor:
-    """sigmoid(beta), twice that with `allow_neg_eigval`, in beta's dtype."""
+    """sigmoid(beta), or twice that with `allow_neg_eigval`, in beta's dtype."""
     return torch.sigmoid(beta) * (2 if allow_neg_eigval else 1)
 
 
@@ -51,10 +51,10 @@ def recurrent_kda_reference(
     """Kimi Delta Attention token by token.
 
     q, k [B, T, H, K]; v [B, T, HV, V]; g [B, T, HV, K] log decay; beta [B, T, HV]; initial_state [N, HV, K, V], or
-    [N, HV, V, K] with `state_v_first`; any floating dtype. With `cu_seqlens` [N+1] B is 1 and N sequences lie end to
-    end. Value head h reads query/key head h // (HV / H). All arithmetic is in `compute_dtype`. Knows no pool of states
-    (no indices, nothing in place); `chunk_size` and `split` change no value. Nothing is mutated and nothing returned
-    shares memory with an argument.
+    [N, HV, V, K] with `state_v_first`. Any floating-point dtype is accepted. With `cu_seqlens` [N+1], B is 1 and N
+    sequences lie end to end. Value head h reads query/key head h // (HV / H). All arithmetic is in `compute_dtype`.
+    Pools of states are not supported (no indices, nothing in place); `chunk_size` and `split` do not affect the result.
+    Nothing is mutated, and no result shares memory with an argument.
 
     Returns:
         o [B, T, HV, V] in v's dtype, and the final state in `compute_dtype` (None unless `output_final_state`).
@@ -70,9 +70,9 @@ def chunk_kda_reference(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Kimi Delta Attention in chunks (arXiv 2510.26692, section 3 and appendix C), one chunk after the other.
 
-    Arguments, result and errors are those of `recurrent_kda_reference`, but the arithmetic is float32 by default and
-    `chunk_size` (16, 32 or 64) is the number of tokens handled at once. Finite for any gate: every exponent is a sum
-    of log decays, so none is positive.
+    Arguments, result and errors are those of `recurrent_kda_reference`, but the arithmetic is float32 by default, and
+    `chunk_size` (16, 32 or 64) is the number of tokens that are processed at once. The result is finite for any gate:
+    every exponent is a sum of log decays, so none is positive.
     """
     return _reference(_chunk, options.chunk_size, tensors, options, compute_dtype)
 
@@ -166,8 +166,8 @@ def _chunk(S: torch.Tensor, x: _Tokens) -> tuple[torch.Tensor, torch.Tensor]:
     C = x.g.shape[2]
     i = torch.arange(C, device=x.g.device)
     after = (i[:, None] > i[None, :])[..., None]  # token i is after token j
-    # Log of the decay from j to i, summed over the span itself, because a difference of sums from the chunk's start
-    # loses digits after strong gates. [B, HV, C, C, K]
+    # The log of the decay from j to i, [B, HV, C, C, K]. It is summed over the tokens in between, because a difference
+    # of sums from the chunk's start would lose digits after strong decay.
     span = torch.where(after, x.g[:, :, :, None, :], 0.0).cumsum(2)
     decay = span.masked_fill(i[:, None, None] < i[None, :, None], float("-inf")).exp()
     from_start = x.g.cumsum(2).exp()  # [B, HV, C, K]

@@ -1,8 +1,8 @@
 """The scan over a sequence's chunks: carries the state in registers and writes the output, in one launch.
 
-All tiles are transposed, S^T [BLOCK_V, BLOCK_K], so that the left operand of each product is the result of the previous
-one and stays in registers: the step from chunk to chunk is a chain of tensor core instructions without a round trip
-through shared memory.
+All tiles are transposed, such as S^T [BLOCK_V, BLOCK_K], so that the left operand of each product is the result of the
+previous product and stays in registers. The step from one chunk to the next is then a chain of tensor core instructions
+without a round trip through shared memory.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -19,7 +19,7 @@ def chunk_update(
     S, record_ptr, offs_v, mask_u, C: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """S <- diag(exp G_C) S + (exp(G_C - G) k)^T (u - w S), transposed; u counts as 0 where not mask_u.
+    """S <- diag(exp G_C) S + (exp(G_C - G) k)^T (u - w S), transposed. Where mask_u is false, u is taken as 0.
 
     Returns S^T and the new values (u - w S)^T [BLOCK_V, C]."""
     offs_k, offs_c = tl.arange(0, BLOCK_K), tl.arange(0, C)
@@ -43,9 +43,10 @@ def scan_kernel(
     C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     STATE_V_FIRST: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program: one piece of one sequence (all of it if pieces_ptr is None), one value head, BLOCK_V columns.
+    """One program processes one piece of one sequence (the whole sequence if pieces_ptr is None), for one value head
+    and BLOCK_V columns.
 
-    A program reads and writes the same part of a state, so that a pool row can be updated in place."""
+    A program reads and writes the same part of a state, so that a row of a pool can be updated in place."""
     BLOCKS_V: tl.constexpr = (V + BLOCK_V - 1) // BLOCK_V
     pid = tl.program_id(0)
     block, hv, slot = pid % BLOCKS_V, pid // BLOCKS_V % HV, pid // (BLOCKS_V * HV)

@@ -1,7 +1,8 @@
-"""Pools of states: checks of their indices, and reads and writes of their rows in PyTorch.
+"""Pools of states: checks the indices of rows, and reads and writes rows in PyTorch.
 
-A pool is a tensor [slots, ...]; sequence n reads row state_indices[n] (-1 is padding: nothing read, outputs 0, nothing
-written) and, in place, writes row final_state_indices[n], by default the row it read (-1 skips the write).
+A pool is a tensor [slots, ...]. Sequence n reads row state_indices[n]. In place, it writes row final_state_indices[n],
+or by default the row that it read. In state_indices, -1 means padding: nothing is read, outputs are 0, and nothing is
+written. In final_state_indices, -1 means that no state is written.
 """
 
 import torch
@@ -18,16 +19,16 @@ def check_writing(
     inplace: bool,
     dtype: torch.dtype,
 ) -> None:
-    """Raise ValueError unless final states can be written as requested; in place needs `dtype` and dense rows."""
+    """Raise ValueError unless final states can be written as requested; in place, that needs `dtype` and dense rows."""
     if final_state_indices is not None:
         if not inplace or state_indices is None or states is None:
-            raise ValueError("final_state_indices: expected inplace_final_state and state_indices with it")
+            raise ValueError("final_state_indices: expected inplace_final_state and state_indices to be given too")
         check_indices("final_state_indices", final_state_indices, N, states.shape[0])
         check_devices(states.device, final_state_indices=final_state_indices)
     if not inplace:
         return
     if states is None:
-        raise ValueError("initial_state: expected a tensor to write with inplace_final_state, got None")
+        raise ValueError("initial_state: expected a tensor to write to, because of inplace_final_state, got None")
     if states.dtype != dtype or not rows_are_dense(states):
         raise ValueError(
             f"initial_state: expected {dtype} with dense rows for inplace_final_state, "
@@ -41,7 +42,7 @@ def rows_are_dense(states: torch.Tensor) -> bool:
 
 
 def gather_states(states: torch.Tensor | None, indices: torch.Tensor | None) -> torch.Tensor | None:
-    """The states of all sequences [N, ...], an arbitrary row for padding; `states` itself without indices."""
+    """The states [N, ...] of all sequences, with arbitrary rows for padding. Without indices, `states` itself."""
     if states is None or indices is None:
         return states
     return states.index_select(0, indices.long().clamp(min=0))
@@ -50,7 +51,7 @@ def gather_states(states: torch.Tensor | None, indices: torch.Tensor | None) -> 
 def clear_padding(
     o: torch.Tensor, final: torch.Tensor | None, indices: torch.Tensor | None, cu_seqlens: torch.Tensor | None
 ) -> None:
-    """Zero the outputs [B, T, ...] and final states [N, ...] of padding sequences, in place.
+    """Set the outputs [B, T, ...] and final states [N, ...] of padding sequences to zero, in place.
 
     Does not synchronise with the device.
     """
@@ -69,7 +70,7 @@ def clear_padding(
 def scatter_states(
     states: torch.Tensor, final: torch.Tensor, read: torch.Tensor | None, written: torch.Tensor | None
 ) -> torch.Tensor:
-    """Write final states [N, ...] to the pool, mutated and returned. Does not synchronise with a CUDA device."""
+    """Write final states [N, ...] to the pool `states` and return it. Does not synchronise with a CUDA device."""
     if read is None or written is None:
         return states.copy_(final)
     if runs_triton(states.device):

@@ -1,4 +1,4 @@
-"""The Triton kernel that scatters states into a pool; PyTorch's masked writes would synchronise to count rows."""
+"""The Triton kernel that writes states to rows of a pool. PyTorch's masked writes would synchronise to count rows."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
 
@@ -10,7 +10,10 @@ BLOCK = 1024
 
 
 def launch_scatter(states: torch.Tensor, final: torch.Tensor, read: torch.Tensor, written: torch.Tensor) -> None:
-    """Launch states[written[n]] = final[n] where neither read[n] nor written[n] is negative. Rows of both are dense."""
+    """Launch states[written[n]] = final[n] for all n where neither read[n] nor written[n] is negative.
+
+    Rows of `states` and `final` must be dense.
+    """
     final = final.contiguous()
     row = final[0].numel() if len(final) else 0
     if row:

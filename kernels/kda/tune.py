@@ -1,8 +1,8 @@
 """Tunes and checks the table of this device: `python -m retinad.kernels.kda.tune [--check] [--write] [key ...]`.
 
-Triton miscompiles some choices of warps and blocks on Hopper, so a configuration is timed only after its results agree
-with the float64 recurrence, whole and in pieces, with bounded gates, unbounded gates and none. A key of the table is
-"<bits of the inputs>-<padded key width>". Without --write the new table is only printed.
+Triton miscompiles some choices of warps and blocks on Hopper. So a configuration is timed only after its results agree
+with the float64 recurrence, for whole sequences and for pieces, with bounded gates, unbounded gates and no gate. A key
+of the table is "<bits of the inputs>-<padded key width>". Without --write, the new table is only printed.
 """
 
 import argparse
@@ -25,7 +25,8 @@ from .tuning import KdaConfig, Launch, kda_config
 
 LARGEST_ERROR = {torch.bfloat16: 1e-2, torch.float16: 1e-2, torch.float32: 1e-4}
 KEYS = ("16-64", "16-128", "32-64", "32-128")
-# Changes to try in order; each is kept if it is correct and faster. Few, because each takes seconds to compile.
+# Changes to try, in order. Each is kept if it is correct and faster. There are few, because each takes seconds to
+# compile.
 CANDIDATES: tuple[dict[str, Any], ...] = (
     {"intra": Launch(4, 1)},
     {"intra": Launch(4, 1, 168)},
@@ -43,7 +44,7 @@ CANDIDATES: tuple[dict[str, Any], ...] = (
 
 
 class Problem:
-    """One set of inputs and options, with the float64 results on request."""
+    """One set of inputs and options. The float64 results are computed on request."""
 
     def __init__(
         self, T: int, H: int, D: int, dtype: torch.dtype, lower_bound: float | None, use_gate: bool = True
@@ -53,7 +54,7 @@ class Problem:
         beta = torch.randn(1, T, H, device="cuda", dtype=dtype, generator=random)
         A_log, bias = torch.zeros(H, device="cuda"), torch.randn(H * D, device="cuda", generator=random)
         state = torch.randn(1, H, D, D, device="cuda", generator=random)
-        g = g if use_gate else torch.zeros_like(g)  # no decay, which exposes errors of the inverse most
+        g = g if use_gate else torch.zeros_like(g)  # without decay, errors of the inverse have the largest effect
         self.tensors = KdaTensors(q, k, v, g, beta, A_log, bias, state)
         self.options = KdaOptions(
             output_final_state=True, use_qk_l2norm_in_kernel=True, use_gate_in_kernel=use_gate,
@@ -72,14 +73,15 @@ class Problem:
 def error_of(config: KdaConfig, D: int, dtype: torch.dtype) -> float:
     """Largest relative error of outputs and states against the float64 recurrence; infinite if a kernel fails."""
     worst = 0.0
-    gates, sizes = ((-5.0, True), (None, True), (None, False)), ((777, 2), (130, 160))  # few programs and many
+    # The two sizes (T, H) result in few programs and in many.
+    gates, sizes = ((-5.0, True), (None, True), (None, False)), ((777, 2), (130, 160))
     for (lower_bound, use_gate), (T, H) in product(gates, sizes):
         problem = Problem(T, H, D, dtype, lower_bound, use_gate)
         expected = problem.expected()
         for split in (False, True):
             try:
                 results = problem.run(config, split)
-            except Exception as error:  # whatever a compiler raises: the configuration is rejected
+            except Exception as error:  # whatever the compiler raises, the configuration is rejected
                 sys.stdout.write(f"  {type(error).__name__}: {str(error)[:100]}\n")
                 return float("inf")
             for got, want in zip(results, expected, strict=True):
@@ -91,20 +93,20 @@ def error_of(config: KdaConfig, D: int, dtype: torch.dtype) -> float:
 
 
 def time_of(config: KdaConfig, D: int, dtype: torch.dtype) -> float:
-    """Sum of the times of a short call, a long one whole and a long one in pieces, in ms."""
+    """Sum of three times in ms: of a short call, of a long call without pieces, and of a long call in pieces."""
     short, long = Problem(1005, 16, D, dtype, -5.0), Problem(16384, 16, D, dtype, -5.0)
     calls = ((short, False), (long, False), (long, True))
     return sum(call_time_ms([partial(problem.run, config, split)], 20) for problem, split in calls)
 
 
 def tune(key: str) -> KdaConfig:
-    """The fastest correct configuration for `key`; raises RuntimeError if the present one is incorrect."""
+    """The fastest correct configuration for `key`. Raises RuntimeError if the current one is incorrect."""
     bits, D = (int(part) for part in key.split("-"))
     dtype = torch.float32 if bits == 32 else torch.bfloat16
     best = kda_config(torch.cuda.get_device_capability(), bits, D)
     error = error_of(best, D, dtype)
     if error > LARGEST_ERROR[dtype]:
-        raise RuntimeError(f"{key}: the present configuration has an error of {error:.1e}")
+        raise RuntimeError(f"{key}: the current configuration has an error of {error:.1e}")
     best_ms = time_of(best, D, dtype)
     for change in CANDIDATES:
         config = dataclasses.replace(best, **change)
@@ -118,7 +120,7 @@ def tune(key: str) -> KdaConfig:
 
 
 def check(key: str) -> None:
-    """Print the error of the table's configuration; raises RuntimeError if it is too large."""
+    """Print the error of the table's configuration. Raises RuntimeError if the error is too large."""
     bits, D = (int(part) for part in key.split("-"))
     dtype = torch.float32 if bits == 32 else torch.bfloat16
     error = error_of(kda_config(torch.cuda.get_device_capability(), bits, D), D, dtype)
@@ -128,7 +130,7 @@ def check(key: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Check the table, or tune it and print or write the result."""
+    """Check the table, or tune it and print or write the new table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("keys", nargs="*", default=KEYS)
     parser.add_argument("--check", action="store_true", help="only check the table against the reference")

@@ -1,7 +1,8 @@
-"""Checked tuning tables with launch parameters per architecture. Nothing is tuned at run time.
+"""Reads the tuning tables, which hold checked launch parameters per architecture. Nothing is tuned at run time.
 
 Tables such as `configs/sm_90.json` are written by `python -m retinad.kernels.kda.tune`, which accepts an entry only
-after comparing every kernel's result with the reference; `configs/generic.json` serves all other devices and sizes.
+after comparing every kernel's result with the reference. `configs/generic.json` is used for all other devices and
+sizes.
 """
 
 import json
@@ -17,7 +18,7 @@ _FOLDER = Path(__file__).parent / "configs"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Warps per program, software pipeline stages, and the register limit per thread (None: no limit)."""
+    """The number of warps per program, of software pipeline stages, and of registers per thread (None for no limit)."""
 
     num_warps: int
     num_stages: int
@@ -26,11 +27,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ScanCosts:
-    """Measured costs that decide whether sequences are cut; they affect no result."""
+    """Measured costs that decide whether sequences are cut. They do not affect results."""
 
     scan_us: float  # one chunk of whole sequences, with fewer programs than multiprocessors
-    piece_us: float  # one chunk of pieces, maps included, with programs_per_sm programs on each multiprocessor
-    chain_us: float  # one piece's step in the chain of states
+    piece_us: float  # one chunk of pieces, including maps, with programs_per_sm programs on each multiprocessor
+    chain_us: float  # one piece in the chain of states
     split_us: float  # the two additional launches
     programs_per_sm: int
 
@@ -40,20 +41,20 @@ class KdaConfig:
     """One row of a table: the launches of `chunk_kda` for one key width."""
 
     intra: Launch
-    scan: Launch  # of whole sequences: few programs, each as fast as possible
-    pieces: Launch  # of pieces: many programs
+    scan: Launch  # for whole sequences: few programs, each as fast as possible
+    pieces: Launch  # for pieces: many programs
     maps: Launch
     chain: Launch
-    block_s: int  # columns of K per step of intra_kernel
-    scan_block_v: int  # columns of V per program
+    block_s: int  # number of columns of K per step of intra_kernel
+    scan_block_v: int  # number of columns of V per program
     pieces_block_v: int
-    maps_block_r: int  # rows of [M^T; h^T]
+    maps_block_r: int  # number of rows of [M^T; h^T] per program
     chain_block_v: int
     costs: ScanCosts
 
     @classmethod
     def from_row(cls, row: dict[str, object]) -> "KdaConfig":
-        """Parse one JSON object; raises KeyError for a missing key and ValueError for a value of the wrong type."""
+        """Parse one JSON object. Raises KeyError for a missing key and ValueError for a value of the wrong type."""
         values: dict[str, Any] = {name: Launch(*_ints(row[name])) for name in LAUNCHES}
         values |= {name: row[name] for name in BLOCKS}
         costs = row["costs"]
@@ -73,9 +74,9 @@ class KdaConfig:
 
 @cache
 def kda_config(capability: tuple[int, int], bits: int, block_k: int) -> KdaConfig:
-    """Configuration for inputs of `bits` (16 or 32) and keys padded to `block_k`, on a CUDA compute capability.
+    """The configuration for inputs of `bits` (16 or 32) bits and keys padded to `block_k`, on devices of `capability`.
 
-    Falls back to configs/generic.json, which is correct on every device but tuned for none.
+    Falls back to configs/generic.json, which is correct on every device but not tuned for any.
     """
     name = f"{bits}-{block_k}"
     table = _table(f"sm_{capability[0]}{capability[1]}")

@@ -1,9 +1,9 @@
 """Layout of the workspace through which intra_kernel passes chunks to the scans.
 
-A record, for one chunk of one value head, holds end to end: the decay exp(G_C) [BLOCK_K] in float32 (which takes the
-space of DECAY * BLOCK_K elements), then w, scale exp(G) q and exp(G_C - G) k [C, BLOCK_K], the attention matrix [C, C]
-and u^T [PAD_V, C] in the inputs' dtype.
-Columns past K and rows past the sequence's end are zeros, so the scans need no masks.
+There is one record for each chunk of each value head. It first holds the decay exp(G_C) [BLOCK_K] in float32, which
+takes the space of DECAY * BLOCK_K elements. Then follow, without gaps and in the inputs' dtype: w, scale exp(G) q and
+exp(G_C - G) k [C, BLOCK_K], the attention matrix [C, C] and u^T [PAD_V, C]. Columns past K and rows past the sequence's
+end are zeros, so the scans need no masks.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, import-untyped"
@@ -11,7 +11,7 @@ Columns past K and rows past the sequence's end are zeros, so the scans need no 
 import triton
 import triton.language as tl
 
-DECAY_ELEMENTS = 2  # of 16 bits per float32
+DECAY_ELEMENTS = 2  # number of 16-bit elements per float32 number
 DECAY = tl.constexpr(DECAY_ELEMENTS)
 
 

@@ -1,4 +1,4 @@
-"""Compilation of kernels for Hopper without a device: for programs outside Triton's interpreter, and their tests."""
+"""Compiles kernels for Hopper without a device, for programs that run outside Triton's interpreter, and their tests."""
 
 # mypy: disable-error-code="import-untyped"
 
@@ -31,7 +31,7 @@ def run_program(arguments: list[str], cache: Path | None = None) -> list[str]:
 
 
 def compile_for_hopper(kernel: Any, arguments: dict[str, Any], num_warps: int) -> str:
-    """Resources of `kernel` for arguments given by value (constants) or as one of Triton's types ("*fp32")."""
+    """Resources that `kernel` needs. Arguments are given by value (constants) or as one of Triton's types ("*fp32")."""
     signature: dict[str, str] = {}
     constants: dict[tuple[int], Any] = {}
     attributes: dict[tuple[int], Any] = {}
@@ -61,5 +61,5 @@ def print_resources(cases: list[Case]) -> None:
 
 
 def bare(arguments: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Arguments of a call without the options `names`."""
+    """The arguments of a call, except the options in `names`."""
     return arguments | dict.fromkeys(names)

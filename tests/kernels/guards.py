@@ -13,7 +13,7 @@ FLOAT64, FLOAT32, BFLOAT16, FLOAT16 = torch.float64, torch.float32, torch.bfloat
 
 
 def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
-    """Norm of the difference over the norm of `want`; not finite if `got` is not."""
+    """Norm of the difference divided by the norm of `want`; not finite if `got` is not finite."""
     got, want = got.double().cpu(), want.double().cpu()
     assert got.shape == want.shape
     if want.numel() == 0:

@@ -99,7 +99,7 @@ def test_a_row_of_nan_spoils_no_other(device: torch.device) -> None:
 
 
 def test_pytorch_does_the_same(device: torch.device, without_triton: WithoutTriton) -> None:
-    """Where Triton cannot run, the reference serves the same calls, strides included."""
+    """Where Triton cannot run, the reference accepts the same calls, with the same strides."""
     case = make((2, 5, 384), BFLOAT16, device)
     kept, out, out_want = case.x.clone(), *torch.zeros(2, 2, 7, 384, dtype=BFLOAT16, device=device)
     add_norm(case.x, case.branch, case.gamma, case.weight, case.bias, out[:, 2:], EPS)

@@ -85,7 +85,7 @@ def test_pytorch_does_the_same(device: torch.device, without_triton: WithoutTrit
 def test_wrong_arguments_are_refused(device: torch.device) -> None:
     kv_cache, copies = torch.zeros(2, 9, 2, 4, device=device), torch.zeros(2, 3, dtype=torch.int64, device=device)
     refused: list[tuple[Callable[[], object], str]] = [
-        (lambda: copy_slots(kv_cache[0], copies), r"expected \[2, T, H, D\] and \[M, 3\]"),
+        (lambda: copy_slots(kv_cache[0], copies), r"expected shapes \[2, T, H, D\] and \[M, 3\]"),
         (lambda: copy_slots(kv_cache[:1], copies), r"kv_cache: expected a non-empty tensor \[2, 9, 2, 4\]"),
         (lambda: copy_slots(kv_cache[:, 1:], copies), "kv_cache: expected a contiguous tensor"),
         (lambda: copy_slots(kv_cache[:, :0], copies), "kv_cache: expected a non-empty tensor"),

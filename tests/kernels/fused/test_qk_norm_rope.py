@@ -62,7 +62,7 @@ def make(
 
 
 def make_rotation(kind: str, F: int, shape: tuple[int, int, int, int, torch.device]) -> Rotation | None:
-    """`shape`: rows, columns, special tokens, D, device."""
+    """Make a rotation; `shape` has the numbers of rows, columns and special tokens, D, and the device."""
     if kind == "none":
         return None
     if kind == "2d":
@@ -121,7 +121,7 @@ def test_appends_at_the_slots_on_the_device(device: torch.device, kind: str, dty
 
 
 def test_a_frame_without_a_slot_is_skipped(device: torch.device) -> None:
-    """Tokens outside the cache are not written, so that a wrong slot corrupts no other memory."""
+    """Tokens whose slots are outside the cache are not written, so that a wrong slot corrupts no other memory."""
     case = make("3d", FLOAT32, device, F=3)
     P, kv_cache = case.packed.shape[1], guarded(torch.zeros(2, 12, *case.packed.shape[3:], device=device))
     (query, key, value) = case.expected()
@@ -148,7 +148,7 @@ def test_float8_saturates_and_is_exact_where_it_can_be(device: torch.device) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pytorch_does_the_same(device: torch.device, without_triton: WithoutTriton, kind: str) -> None:
-    """Where Triton cannot run, the reference serves the same calls, partly stored frames included."""
+    """Where Triton cannot run, the reference accepts the same calls, also with frames that are only partly stored."""
     case = make(kind, FLOAT32, device, F=4)
     other = replace(case, packed=case.packed.clone())
     kv_cache = torch.zeros(2, 30, *case.packed.shape[3:], device=device)

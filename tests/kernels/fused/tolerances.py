@@ -1,4 +1,4 @@
-"""Tolerances for results rounded once to a dtype, as norm of the error over norm of the expected result."""
+"""Tolerances for results rounded once to a dtype: the norm of the error divided by the norm of the expected result."""
 
 import torch
 

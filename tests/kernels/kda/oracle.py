@@ -106,7 +106,7 @@ class Call:
         return o, state
 
     def expected(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The float64 recurrence over the same values, on the CPU."""
+        """Results of the float64 recurrence for the same values, computed on the CPU."""
         return self.map(lambda x: x.cpu().double() if x.is_floating_point() else x.cpu()).run(recurrence)
 
 

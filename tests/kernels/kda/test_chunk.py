@@ -28,7 +28,7 @@ def test_lengths_around_sub_blocks_and_chunks(device: torch.device, T: int) -> N
 @pytest.mark.parametrize("chunk_size", [16, 32, 64])
 @pytest.mark.parametrize("gate", ["-5", "-20", "0", "mixed"])
 def test_given_gates_at_every_chunk_size(device: torch.device, gate: str, chunk_size: int) -> None:
-    """Every span between two tokens of a chunk: inside a sub-block, and one, two and three sub-blocks apart."""
+    """Pairs of tokens of all kinds occur: in one block of 16 tokens, and one, two and three blocks apart."""
     assert_matches(make_call(64, gate=gate, device=device).using(chunk_size=chunk_size), CHUNK)
 
 
@@ -115,7 +115,7 @@ def test_no_final_state_unless_asked_for(device: torch.device) -> None:
 
 
 def test_a_known_call_still_reads_its_values(device: torch.device) -> None:
-    """The second call of a kind skips the planning, and must not use the first one's tensors or lengths."""
+    """The second call of a kind skips the planning, and must not use the tensors or lengths of the first call."""
     first, second = (make_call(20, N=2, device=device, seed=seed) for seed in (1, 2))
     for call, cut in ((first, 4), (second, 11)):
         cuts = torch.tensor([0, cut, 20], device=device)

@@ -1,4 +1,4 @@
-"""`chunk_kda` with a pool of states: rows are read and written as by `fused_recurrent_kda`, whole or in pieces."""
+"""`chunk_kda` reads and writes rows of a pool of states as `fused_recurrent_kda` does, with sequences whole or cut."""
 
 from functools import cache
 

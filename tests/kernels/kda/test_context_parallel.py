@@ -43,7 +43,7 @@ def test_pieces_cover_in_order_aligned_never_empty_and_bounded(
 
 @given(lengths, chunk_sizes, st.integers(1, 20))
 def test_slots_of_sequences_never_overlap(lengths: list[int], chunk_size: int, piece_chunks: int) -> None:
-    """Sequence n's pieces lie from slot cu_seqlens[n] // span + n on, without a table of them."""
+    """Sequence n's pieces occupy the slots from cu_seqlens[n] // span + n on, which no table needs to list."""
     cut = SplitPlan(chunk_size, piece_chunks)
     span, first, used = chunk_size * piece_chunks, 0, []
     for n, length in enumerate(lengths):

@@ -39,7 +39,7 @@ def convolve(
 
 
 def by_pytorch(x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    """The same by a grouped convolution over the state and the inputs."""
+    """Outputs and new states, computed by a grouped convolution over the state and the inputs."""
     known = torch.cat([state, x], 1).double().mT
     return F.silu(F.conv1d(known, weight.double(), groups=x.shape[2])).mT
 

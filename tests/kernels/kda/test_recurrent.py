@@ -139,7 +139,7 @@ def test_writes_go_to_the_given_rows_or_nowhere(device: torch.device) -> None:
 def test_pytorch_does_the_same(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, inplace: bool, moved: bool
 ) -> None:
-    """Where Triton cannot run, the reference serves the same calls, pools included."""
+    """Where Triton cannot run, the reference accepts the same calls, also with pools."""
     call = pooled(device).using(inplace_final_state=inplace)
     if moved:
         call = call.using(final_state_indices=torch.tensor([1, 3, -1, 2], device=device))

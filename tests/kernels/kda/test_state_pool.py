@@ -1,4 +1,4 @@
-"""Rows of a pool in PyTorch: gathered, cleared and written like the kernels that support pools do it."""
+"""PyTorch code gathers, clears and writes rows of a pool like the kernels that support pools."""
 
 import pytest
 import torch
