@@ -1,7 +1,7 @@
-"""The allocator of slots: which stream owns which range of a pool, as a value in plain Python, without storage.
+"""The allocator of slots: it decides which stream owns which range of a pool, in plain Python, without storage.
 
-A stream's slots are one contiguous span that starts at a multiple of its page size, the tokens of one of its frames. So
-the same buffers can be viewed as pages of any stream's size, and a stream's span is a run of those pages.
+A stream's slots are one contiguous span that starts at a multiple of the stream's page size, the number of tokens per
+frame. So the same buffers can be viewed as pages of any stream's size, and a stream's span consists of whole pages.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ class Span:
     Attributes:
         owner: number of the stream.
         start: first slot, a multiple of `page_tokens`.
-        page_tokens: slots of a page.
+        page_tokens: number of slots per page.
         pages: number of pages.
     """
 
@@ -31,7 +31,7 @@ class Span:
 
     @property
     def stop(self) -> int:
-        """The slot after the last."""
+        """The slot after the last one."""
         return self.start + self.slots
 
 
@@ -40,7 +40,7 @@ class SpanAllocator:
     """All spans of a buffer. Methods return a changed copy.
 
     Attributes:
-        capacity: slots of the buffer.
+        capacity: number of slots in the buffer.
         held: the spans, in ascending order.
     """
 
@@ -49,14 +49,14 @@ class SpanAllocator:
 
     @property
     def used(self) -> int:
-        """Allocated slots."""
+        """Number of allocated slots."""
         return sum(span.slots for span in self.held)
 
     def of(self, owner: int) -> Span:
         """The span of a stream.
 
         Raises:
-            KeyError: it has none.
+            KeyError: the stream has no span.
         """
         for span in self.held:
             if span.owner == owner:
@@ -64,11 +64,11 @@ class SpanAllocator:
         raise KeyError(owner)
 
     def can_allocate(self, page_tokens: int, pages: int) -> bool:
-        """Whether a gap is large enough."""
+        """Whether a gap between the spans is large enough for these pages."""
         return self._find(page_tokens, pages) is not None
 
     def allocate(self, owner: int, page_tokens: int, pages: int) -> "SpanAllocator":
-        """Add a span in the first gap that is large enough.
+        """Add a span for a stream, in the first gap that is large enough.
 
         Raises:
             ValueError: no gap is large enough, a size is below 1, or the owner already has a span.
@@ -83,9 +83,10 @@ class SpanAllocator:
         return replace(self, held=tuple(span for span in self.held if span.owner != owner))
 
     def packed(self, owner: int, page_tokens: int, pages: int) -> "SpanAllocator":
-        """Add a span and move all spans together, in a buffer of exactly the size that they need.
+        """Add a span and pack all spans into a buffer of exactly the size that they need.
 
-        Spans of one page size are adjacent, so less than a page is lost between two sizes and nothing elsewhere.
+        Spans of the same page size are adjacent. So less than one page is unused between two page sizes, and none
+        elsewhere.
 
         Raises:
             ValueError: a size is below 1, or the owner already has a span.
@@ -101,17 +102,17 @@ class SpanAllocator:
         """Check that spans are within the buffer, disjoint, ascending and page-aligned, at most one per stream.
 
         Raises:
-            ValueError: they are not.
+            ValueError: one of these conditions does not hold.
         """
         end = 0
         for span in self.held:
             if min(span.page_tokens, span.pages) < 1 or span.start % span.page_tokens or span.start < end:
                 raise ValueError(
-                    f"{span} is empty, not aligned to a page boundary, or overlaps the span before, which ends at {end}"
+                    f"{span} is empty, not on a page boundary, or overlaps the previous span, which ends at slot {end}"
                 )
             end = span.stop
         if end > self.capacity:
-            raise ValueError(f"spans end at {end}, beyond the {self.capacity} slots")
+            raise ValueError(f"the last span ends at slot {end}, beyond the {self.capacity} slots of the buffer")
         if len({span.owner for span in self.held}) < len(self.held):
             raise ValueError(f"a stream has two spans: {self.held}")
 

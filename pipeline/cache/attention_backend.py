@@ -1,4 +1,4 @@
-"""The protocol of attention backends. The cache knows them through it alone; `backends` has the implementations."""
+"""The protocol of attention backends. The cache uses nothing else of a backend; `backends` has the implementations."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -9,25 +9,25 @@ from .kv_pool import KVCachePool
 from .page_table import VisibleRanges
 
 LayerAttention = Callable[[int, Tensor], Tensor]
-"""Attention of a planned step: takes a layer's index and its queries [R, H, D], returns outputs of the same shape."""
+"""The attention of a planned step: takes a layer's index and queries [R, H, D], returns outputs of the same shape."""
 
 
 class AttentionBackend(Protocol):
     """Computes softmax(q k^T / sqrt(D)) v over slots of a pool, without a mask.
 
     Attributes:
-        whole_pages: whether it reads whole pages, of which only the last may be partial. Such a backend cannot read a
-            wrapped history ring, which an endless stream has when a step may have several of its frames.
+        whole_pages: whether the backend reads whole pages; only the last page may then be partial. Such a backend
+            cannot read a wrapped history ring, which occurs in an endless stream with several frames per step.
     """
 
     whole_pages: bool
 
     def plan(self, pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
-        """Prepare a step, once for all its layers, from host values only.
+        """Prepare the attention of a step, once for all layers, using only values on the host.
 
         Args:
-            pool: holds keys and values when the result is called; its spans must not move until then.
-            visible: what the queries attend to, in the order of the queries.
+            pool: holds the keys and values by the time the result is called; its spans must not move until then.
+            visible: the slots that the queries attend to, in the order of the queries.
 
         Raises:
             ValueError: the backend does not support these ranges.

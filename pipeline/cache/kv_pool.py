@@ -1,9 +1,9 @@
 """The KV cache pool: one buffer of keys and values per attention layer, which all streams share.
 
 The buffers are as large as the open streams need. If a new stream fits into no gap, the buffers are reallocated layer
-by layer, so that growing needs the extra memory of one layer, not of all. The other streams' tokens are copied and
-packed, which leaves no gaps. So no memory is reserved for images larger than the cameras deliver, and none is lost to
-fragmentation. The pool also owns the recurrent states of `kda` layers.
+by layer, so growing needs extra memory for one layer only. The other streams' tokens are copied and packed, which
+leaves no gaps. So no memory is reserved for images larger than the cameras deliver, and none is lost to fragmentation.
+The pool also owns the recurrent states of `kda` layers.
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from .window import CacheLayout
 
 @dataclass(frozen=True, slots=True)
 class PoolShape:
-    """Memory per stream in a pool: an amount per slot, and a constant amount for recurrent states.
+    """What determines each stream's memory: a fixed amount per slot, plus a constant amount for recurrent states.
 
     Attributes:
-        layers: L, attention layers with keys and values.
-        heads, head_dim: H and D, of keys and values.
-        dtype, device: of the storage.
-        states: the recurrent states of `kda` layers.
+        layers: L, the number of attention layers with keys and values.
+        heads, head_dim: H and D of the keys and values.
+        dtype, device: dtype and device of the storage.
+        states: the shape of the recurrent states of `kda` layers.
     """
 
     layers: int
@@ -38,20 +38,20 @@ class PoolShape:
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes of a stream besides its slots."""
+        """Size of a stream's recurrent states in bytes, which are stored in addition to its slots."""
         return self.states.stream_bytes
 
     def bytes_of(self, layout: CacheLayout) -> int:
-        """Bytes of a stream with this layout."""
+        """Size of a stream with this layout, in bytes."""
         return layout.pages * layout.frame_tokens * self.token_bytes + self.stream_bytes
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of a slot: keys and values of all layers."""
+        """Size of one slot in bytes: the keys and values of all layers."""
         return self.layers * 2 * self.heads * self.head_dim * self.dtype.itemsize
 
     def describe(self, layout: CacheLayout) -> str:
-        """The memory of a stream as text, with the factors that make it up."""
+        """The memory that a stream needs, as text, with the factors from which it is calculated."""
         tokens = (
             f"{layout.frame_pages} frames of {layout.frame_tokens} tokens and "
             f"{layout.history_entries} x {layout.entry_tokens} tokens of history, "
@@ -72,15 +72,15 @@ def gib(count: int) -> str:
 
 
 class KVCachePool:
-    """Owns the buffers. Each stream gets a number, its owner; numbers are never reused.
+    """Owns the buffers. Each stream gets a number, called its owner; numbers are never reused.
 
     Attributes:
-        shape: memory per slot and per stream.
+        shape: what determines each stream's memory.
         states: the recurrent states of `kda` layers.
 
     Args:
-        shape: memory per slot and per stream.
-        limit_bytes: maximum size of all buffers; None for as much as the device has.
+        shape: what determines each stream's memory.
+        limit_bytes: maximum total size of the buffers; None for as much as the device has.
     """
 
     def __init__(self, shape: PoolShape, limit_bytes: int | None = None) -> None:
@@ -95,12 +95,12 @@ class KVCachePool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all buffers."""
+        """Total size of the buffers, in bytes."""
         return self._spans.capacity * self.shape.token_bytes + self.states.nbytes
 
     @property
     def version(self) -> int:
-        """Increases whenever a buffer is reallocated, so that addresses change."""
+        """A number that increases whenever a buffer is reallocated, which changes addresses."""
         return self._replaced + self.states.version
 
     def row(self, owner: int) -> int:
@@ -132,13 +132,13 @@ class KVCachePool:
         return self._refusal(layout) is None
 
     def allocate(self, layout: CacheLayout) -> int:
-        """Allocate slots for a stream, uninitialised. The spans of other streams may move.
+        """Allocate slots for a stream. Their contents are uninitialised. The spans of other streams may move.
 
         Returns:
             the stream's number.
 
         Raises:
-            AdmissionError: there is no room. Nothing has changed.
+            AdmissionError: there is not enough memory. Nothing has changed.
         """
         reason = self._refusal(layout)
         if reason is not None:
@@ -154,7 +154,7 @@ class KVCachePool:
         """Allocate pages for a stream, without regard to the limit.
 
         Raises:
-            RuntimeError, MemoryError: the device has no room. Nothing has changed.
+            RuntimeError, MemoryError: the device has not enough memory. Nothing has changed.
         """
         owner = self._next_owner
         self._rows[owner] = self.states.allocate()
@@ -188,15 +188,15 @@ class KVCachePool:
         return self._spans.of(owner)
 
     def check_integrity(self) -> None:
-        """Check that the spans are consistent and the buffers have their size.
+        """Check that the spans are consistent and that the buffers have the allocator's size.
 
         Raises:
-            ValueError: they do not.
+            ValueError: one of these conditions does not hold.
         """
         self._spans.check_integrity()
         sizes = {buffer.shape[1] for buffer in self._buffers}
         if sizes - {self._spans.capacity}:
-            raise ValueError(f"buffers have {sorted(sizes)} slots, the allocator has {self._spans.capacity}")
+            raise ValueError(f"the buffers have {sorted(sizes)} slots, but the allocator has {self._spans.capacity}")
 
     def _free_row(self, owner: int) -> None:
         if owner in self._rows:
@@ -231,7 +231,7 @@ class KVCachePool:
                 self._move(index, old, spans)
                 done += 1
         except (RuntimeError, MemoryError):
-            # There is room to undo it: a layer's old buffer is smaller than its new one.
+            # There is enough memory to undo the change: a layer's old buffer is smaller than its new one.
             for index in reversed(range(done)):
                 self._move(index, spans, old)
             raise
@@ -239,7 +239,8 @@ class KVCachePool:
         self._trim()
 
     def _trim(self) -> None:
-        # PyTorch caches freed memory. No old buffer is large enough for a new one, so all of them would stay allocated.
+        # PyTorch caches freed memory. No old buffer is large enough to be reused for a new one, so all old buffers
+        # would stay allocated.
         if self.shape.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -12,12 +12,12 @@ INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class VisibleRanges:
-    """The slots that the queries of one frame attend to, or of consecutive frames that attend to the same.
+    """The slots that one frame's queries attend to, or those of several consecutive frames that attend to the same.
 
     Attributes:
         rows: number of query tokens.
-        ranges: slots counted from the pool's first, as ascending ranges with gaps between them.
-        page_tokens: slots of a page.
+        ranges: the slots, counted from the pool's first slot, as ascending ranges with gaps between them.
+        page_tokens: number of slots per page.
     """
 
     rows: int
@@ -31,9 +31,9 @@ class VisibleRanges:
 
 
 def visible_ranges(span: Span, plan: StepPlan) -> tuple[VisibleRanges, ...]:
-    """The visible slots of the frames of one stream's step, in order; `span` is the stream's.
+    """The slots that the frames of one stream attend to in a step, in the order of the frames.
 
-    Consecutive frames that attend to the same slots share one entry.
+    Consecutive frames that attend to the same slots share one entry. `span` must be that of the stream.
     """
     groups = groupby(plan.frames, key=lambda frame: frame.visible)
     return tuple(
@@ -51,9 +51,9 @@ class PageTable:
     """Page tables of B consecutive groups of queries.
 
     Attributes:
-        page_tokens: slots of a page.
-        query_starts: [B + 1], first query of each group, then the total.
-        page_starts: [B + 1], first entry of each group in `pages`, then the total.
+        page_tokens: number of slots per page.
+        query_starts: [B + 1], index of each group's first query, then the total number of queries.
+        page_starts: [B + 1], index of each group's first entry in `pages`, then the total number of entries.
         pages: page numbers in the order in which they are read.
         last_page_tokens: [B], number of valid tokens in each group's last page; other pages are full.
     """
@@ -69,14 +69,14 @@ class PageTable:
         """Build the tables of a step.
 
         Raises:
-            ValueError: a group sees nothing, a partial page other than the start of its last one, or pages of another
-                size than the others.
+            ValueError: a group sees no slots; or it sees only part of a page, other than the start of its last page; or
+                groups differ in page size.
         """
         size = visible[0].page_tokens
         for group in visible:
             inner = [bound for bounds in group.ranges for bound in bounds][:-1]
             if group.page_tokens != size or not group.tokens or group.rows < 1 or any(bound % size for bound in inner):
-                raise ValueError(f"no page table of {size}-token pages for {group}")
+                raise ValueError(f"a page table with pages of {size} tokens cannot represent {group}")
         pages = [[number for bounds in group.ranges for number in _pages(bounds, size)] for group in visible]
         return cls(
             page_tokens=size,
@@ -95,28 +95,32 @@ class PageTable:
         )
 
     def check(self, pool_pages: int, row_numbers: int) -> None:
-        """Check the arrays, since a kernel would read out of bounds instead.
+        """Check the arrays, since a kernel with wrong arrays would read out of bounds.
 
         Args:
-            pool_pages: pages in the pool.
-            row_numbers: numbers in a token's row, H x D.
+            pool_pages: number of pages in the pool.
+            row_numbers: H x D, how many numbers the keys (or the values) of one token have.
 
         Raises:
-            ValueError: they contradict each other, name pages outside the pool, or exceed 32 bits.
+            ValueError: the arrays contradict each other, name pages outside the pool, or need more than 32 bits.
         """
         for starts in (self.query_starts, self.page_starts):
             if starts[0] or any(b <= a for a, b in pairwise(starts)):
-                raise ValueError(f"starts must increase from 0, got {starts}")
+                raise ValueError(f"starts must begin with 0 and increase, got {starts}")
         if not len(self.query_starts) == len(self.page_starts) == len(self.last_page_tokens) + 1:
-            raise ValueError("the arrays have different numbers of groups")
+            raise ValueError("the arrays are for different numbers of groups")
         if len(self.pages) != self.page_starts[-1] or not 0 <= min(self.pages) <= max(self.pages) < pool_pages:
-            raise ValueError(f"expected {self.page_starts[-1]} pages below {pool_pages}, got {self.pages}")
+            raise ValueError(f"expected {self.page_starts[-1]} page numbers below {pool_pages}, got {self.pages}")
         if not all(1 <= last <= self.page_tokens for last in self.last_page_tokens):
             raise ValueError(f"expected last pages of 1 to {self.page_tokens} tokens, got {self.last_page_tokens}")
-        # Kernels multiply page and stride in 64 bits, but keep the stride itself, tokens and rows in 32.
+        # Kernels multiply page number and stride in 64 bits, but keep the stride itself, the number of tokens and the
+        # offset of a row in 32.
         largest = max(self.page_tokens * row_numbers, self.query_starts[-1] * row_numbers, sum(self.tokens))
         if largest > INT32_MAX:
-            raise ValueError(f"{largest} exceeds 32 bits, for {self.query_starts[-1]} queries of {row_numbers} numbers")
+            raise ValueError(
+                f"the largest number, {largest}, exceeds 32 bits, for {self.query_starts[-1]} queries of {row_numbers} "
+                "numbers"
+            )
 
 
 def _pages(bounds: Range, size: int) -> range:

@@ -1,4 +1,4 @@
-"""The pool of recurrent states: one row per stream for each `kda` layer, of constant size."""
+"""The pool of recurrent states: each `kda` layer has one row of constant size per stream."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from ..model.delta_state import DeltaAttentionConfig, DeltaAttentionState, new_s
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """Memory of a stream's recurrent states.
+    """What determines the memory of a stream's recurrent states.
 
     Attributes:
         layers: number of `kda` layers that run.
-        config: the shape of each layer; irrelevant without layers.
-        dtype: of the inputs that the short convolution keeps; the matrices are float32.
-        device: of the storage.
+        config: the shape of each layer; unused if there are no layers.
+        dtype: dtype of the inputs that the short convolution keeps; the matrices are float32.
+        device: where the states are stored.
     """
 
     layers: int
@@ -26,7 +26,7 @@ class StateShape:
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes of a stream's rows in all layers."""
+        """Total size of a stream's rows in all layers, in bytes."""
         return self.layers * self.config.state_bytes(self.dtype)
 
 
@@ -35,13 +35,15 @@ NO_STATES = StateShape(0, streaming_config(1, 1), torch.float32, torch.device("c
 
 
 class RecurrentStatePool:
-    """Owns the rows. It doubles when it is full, and the last stream frees it. Without layers it takes no memory.
+    """Owns the rows. The pool doubles when it is full; when its last stream closes, its memory is freed.
+
+    A pool without layers takes no memory.
 
     Attributes:
-        version: increases whenever a layer's rows are reallocated, so that addresses change.
+        version: increases whenever a layer's rows are reallocated, which changes their addresses.
 
     Args:
-        shape: memory of a stream.
+        shape: what determines the memory of a stream.
     """
 
     def __init__(self, shape: StateShape) -> None:
@@ -53,23 +55,23 @@ class RecurrentStatePool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows."""
+        """Total size of all rows, in bytes."""
         return self._capacity * self.shape.stream_bytes
 
     @property
     def nbytes_with_another(self) -> int:
-        """Bytes of all rows with one stream more."""
+        """Total size of all rows if one more stream is opened, in bytes."""
         return self._capacity_for(len(self._held) + 1) * self.shape.stream_bytes
 
     def layer(self, index: int) -> DeltaAttentionState:
-        """A layer's rows of all streams; valid until the next `allocate`."""
+        """The rows of all streams in one layer; valid until the next `allocate`."""
         return self._layers[index]
 
     def allocate(self) -> int:
-        """Allocate a row, the same in every layer, uninitialised.
+        """Allocate a row, with the same number in every layer. Its contents are uninitialised.
 
         Raises:
-            RuntimeError, MemoryError: the device has no room. Nothing has changed.
+            RuntimeError, MemoryError: the device has not enough memory. Nothing has changed.
         """
         capacity = self._capacity_for(len(self._held) + 1)
         if capacity > self._capacity:
@@ -92,7 +94,7 @@ class RecurrentStatePool:
             self.version += self.shape.layers
 
     def read(self, index: int, row: int) -> tuple[Tensor, ...]:
-        """A layer's state of one stream, as views: `recurrent` [HV, K, V] float32, then `convolution` [3, D]."""
+        """One stream's state in one layer, as views: `recurrent` [HV, K, V] float32, then `convolution` [3, D]."""
         return tuple(tensor[row] for tensor in self._layers[index].tensors)
 
     def _capacity_for(self, streams: int) -> int:

@@ -1,9 +1,9 @@
-"""The order in which the frames of a step go through `kda` layers: which state each reads, and which it writes.
+"""The order in which `kda` layers process the frames of a step, and which state each frame reads and writes.
 
-Consecutive keyframes of a stream are scanned as one sequence. A non-keyframe reads the state after its predecessors and
-writes none, so later frames do not depend on it; but it must be scanned before the keyframe that follows it. So a step
-is a few waves, each one call of a layer for all streams: consecutive keyframes, then consecutive non-keyframes, and so
-on. A step with one frame per stream is one wave.
+Consecutive keyframes of a stream are scanned as one sequence. A non-keyframe reads the state that its predecessors left
+and writes none, so later frames do not depend on it. But it must be scanned before the keyframe that follows it. So a
+step is divided into a few waves, in each of which a layer is called once for all streams: consecutive keyframes, then
+consecutive non-keyframes, and so on. A step with one frame per stream is one wave.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from ..model.delta_state import Sequences
 from .window import StepPlan
 
 SKIP = -1
-"""In place of a row: the sequence writes none."""
+"""Stands for a row where a sequence writes no state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class StreamScan:
 
     Attributes:
         plan: the stream's plan.
-        row: its row in the recurrent pool.
+        row: the stream's row in the recurrent pool.
         reads_only: whether no frame writes the state, not even a keyframe.
     """
 
@@ -63,7 +63,7 @@ class WaveTensors:
 
     Attributes:
         frames: int64, indices of the frames within the step, sequence by sequence.
-        sequences: how the tokens are cut, and which rows are read and written.
+        sequences: how the tokens are divided into sequences, and which rows the sequences read and write.
         reads_only: whether no sequence writes.
     """
 
@@ -73,7 +73,7 @@ class WaveTensors:
 
     @classmethod
     def of(cls, wave: Wave, frame_tokens: int, device: torch.device) -> "WaveTensors":
-        """Copy a wave of frames with `frame_tokens` tokens to the device, without waiting for it."""
+        """Copy a wave to the device, without waiting for the copy; each frame has `frame_tokens` tokens."""
         cuts = torch.tensor(tuple(accumulate((length * frame_tokens for length in wave.lengths), initial=0)))
         rows = torch.tensor((wave.rows, wave.written), dtype=torch.int32).to(device, non_blocking=True)
         sequences = Sequences(
@@ -94,7 +94,7 @@ class _FrameRun:
 
 
 def waves(scans: Sequence[StreamScan]) -> tuple[Wave, ...]:
-    """The waves of a step, whose frames are those of the streams one after the other."""
+    """Divide a step into waves. The step's frames are those of the first stream, then those of the second, etc."""
     starts = accumulate((len(scan.plan.frames) for scan in scans), initial=0)
     runs = [_frame_runs(scan, start) for scan, start in zip(scans, starts, strict=False)]
     return tuple(_wave([run for run in together if run is not None]) for together in zip_longest(*runs))

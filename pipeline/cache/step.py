@@ -1,4 +1,4 @@
-"""One step of the caches of a batch of streams: everything but the attention itself, which a backend computes."""
+"""One step of the caches of several streams. It does everything but the attention itself, which a backend computes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,25 +28,26 @@ class _StreamStep:
 class Step:
     """Appends keys and values layer by layer and computes attention; `commit` makes the step take effect.
 
-    A context manager. Without `commit` a stream is unchanged if none of its visible slots can have been overwritten
-    (nothing appended yet, or no keyframe in the step), and empty otherwise. So no stream is ever half written, wherever
-    an exception occurs. A layer is complete after its `attend`, and `commit` cannot fail.
+    A context manager. If it is left without `commit`, a stream is unchanged if none of its visible slots can have been
+    overwritten (nothing was appended yet, or the step has no keyframe of it); otherwise the stream is emptied. So no
+    stream is ever half written, wherever an exception occurs. A layer is complete after its `attend`, and `commit`
+    cannot fail.
 
     Args:
-        states: the streams, each once, all of one pool.
-        frames: number of frames of each stream in this step. The frames of all streams, one after the other, are the F
-            frames of `append` and `attend`.
+        states: the streams, all of one pool; none may occur twice.
+        frames: number of frames of each stream in this step. The F frames of `append` and `attend` are those of the
+            first stream, then those of the second, and so on.
         backend: computes attention.
 
     Raises:
-        ValueError: a stream cannot have so many frames in this step, or the backend does not support it. Nothing has
-            changed.
+        ValueError: a stream cannot have so many frames in this step, or the backend does not support the step. Nothing
+            has changed.
     """
 
     def __init__(self, states: Sequence[StreamState], frames: Sequence[int], backend: AttentionBackend) -> None:
         self._pool = states[0].pool
         if any(state.pool is not self._pool for state in states) or len(set(map(id, states))) < len(states):
-            raise ValueError("the streams of a step must be of one pool, each once")
+            raise ValueError("the streams of a step must be of one pool, and none may occur twice")
         self.plans = tuple(state.window.plan(count) for state, count in zip(states, frames, strict=True))
         spans = [state.span for state in states]
         self._streams = tuple(
@@ -69,7 +70,7 @@ class Step:
                     stream.state.reset()
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Store a layer's keys and values [F, P, H, D], normalised and rotated, in the pool's dtype."""
+        """Store a layer's keys and values [F, P, H, D], which must be normalised, rotated and in the pool's dtype."""
         self._written = True
         buffer, index = self._pool.layer(layer), 0
         for stream in self._streams:
@@ -81,23 +82,26 @@ class Step:
                 index += 1
 
     def attend(self, layer: int, query: Tensor) -> Tensor:
-        """Attention of queries [F, P, H, D], in the pool's dtype, to the visible slots; returns the same shape."""
+        """Compute the attention of queries [F, P, H, D], in the pool's dtype, to the visible slots.
+
+        The result has the shape of the queries.
+        """
         out = self._attend(layer, query.flatten(0, 1)).view(query.shape)
         self.settle(layer)
         return out
 
     def layer(self, index: int) -> Tensor:
-        """An attention layer's keys and values [2, T, H, D] of all streams of the pool."""
+        """The keys and values [2, T, H, D] of one attention layer, for all streams of the pool."""
         return self._pool.layer(index)
 
     def settle(self, index: int) -> None:
-        """Finish an attention layer after its attention: apply the late evictions."""
+        """Apply the late evictions of an attention layer. To be called after its attention."""
         buffer = self._pool.layer(index)
         for stream in self._streams:
             _copy(buffer, stream.start, stream.plan.late_evictions)
 
     def fill(self, tables: StepTables) -> None:
-        """Fill the tables for kernels that run the step on the device; from here on the step counts as written."""
+        """Fill the tables for kernels that run the step on the device. From now on the step counts as written."""
         self._written = True
         rows = [row for stream in self._streams for row in self._table_rows(stream)]
         copies = [
@@ -109,14 +113,14 @@ class Step:
 
     @property
     def single(self) -> bool:
-        """Whether the step has one frame per stream, none in its first step, so that `settle` does nothing."""
+        """Whether each stream has one frame and is past its first step, so that `settle` has nothing to do."""
         return all(len(stream.plan.frames) == 1 and not stream.plan.first for stream in self._streams)
 
     def scan(self, layer: int, attention: KimiDeltaAttention, tokens: Tensor) -> Tensor:
-        """Run a `kda` layer over tokens [F, P, C]; reads and updates the streams' states.
+        """Run a `kda` layer over tokens [F, P, C], reading and updating the streams' states.
 
         Args:
-            layer: index among the `kda` layers.
+            layer: index of the layer among the `kda` layers.
             attention: the layer.
             tokens: tokens of all frames of the step.
 
@@ -140,7 +144,7 @@ class Step:
         return outputs[0] if len(outputs) == 1 else _in_order(self._waves, outputs)
 
     def commit(self) -> None:
-        """Let the step take effect: call once, after the last layer."""
+        """Make the step take effect. Call it once, after the last layer."""
         for stream in self._streams:
             stream.state.window = stream.plan.after
             stream.state.carried = False

@@ -1,7 +1,7 @@
 """The step tables: all numbers that differ from step to step, in one array that kernels read on the device.
 
-So kernel launches are the same in every step, and can be captured. All numbers are int64. Slots are counted from the
-pool's first; unused entries are zero.
+So the kernel launches are the same in every step, and can be captured in a CUDA graph. All numbers are int64. Slots are
+counted from the pool's first slot; unused entries are zero.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 from .window import MAX_RANGES, CopyOp, Range, padded
 
 _ALIGNED = 2
-"""Numbers that each table's start is a multiple of, 16 bytes: kernels are recompiled for pointers that are not."""
+"""Each table starts at a multiple of this many numbers (16 bytes): a kernel is recompiled for less aligned pointers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,13 @@ class TableRow:
     """One frame of a step.
 
     Attributes:
-        time: frames committed to its stream before it.
-        later: whether it is not its stream's very first frame.
-        after_scale: whether it is not one of its stream's first `scale_frames` frames.
-        slot: first slot of its tokens.
-        ranges: the slots that it attends to.
-        row: its stream's row in the recurrent pool, or 0.
-        written: the row that its `kda` layers write, or -1.
+        time: number of frames committed to the stream before this frame.
+        later: whether the frame is not the very first of its stream.
+        after_scale: whether the frame is not one of the first `scale_frames` frames of its stream.
+        slot: first slot of the frame's tokens.
+        ranges: the slots that the frame attends to.
+        row: the stream's row in the recurrent pool, or 0 if the stream has none.
+        written: the row to which the `kda` layers write the state after this frame, or -1 if they write none.
     """
 
     time: int
@@ -46,8 +46,8 @@ class StepTables:
     Attributes:
         flat: int64, all tables, on the host or on the device.
         times, later, after_scale, slots, rows, written: int64 [F], see `TableRow`.
-        copies: int64 [F, 3], copies before the step: source slot, target slot, tokens.
-        ranges: int64 [F, MAX_RANGES, 2].
+        copies: int64 [F, 3], copies before the step: source slot, target slot, number of tokens.
+        ranges: int64 [F, MAX_RANGES, 2], see `TableRow`.
     """
 
     flat: Tensor
@@ -62,7 +62,7 @@ class StepTables:
 
     @classmethod
     def empty(cls, frames: int, device: torch.device, *, pinned: bool = False) -> "StepTables":
-        """Tables of zeros; `pinned` puts them into page-locked host memory."""
+        """Make tables of zeros; `pinned` allocates them in page-locked host memory."""
         widths = (1, 1, 1, 1, 1, 1, 3, 2 * MAX_RANGES)
         lengths = [frames * width for width in widths]
         starts = [0]
@@ -77,17 +77,17 @@ class StepTables:
 
     @property
     def frames(self) -> int:
-        """F."""
+        """F, the number of frames."""
         return len(self.times)
 
     def to(self, device: torch.device) -> "StepTables":
-        """A copy on a device, made without waiting for it."""
+        """Start a copy to a device and return it, without waiting until the copy is done."""
         copied = StepTables.empty(self.frames, device)
         copied.flat.copy_(self.flat, non_blocking=True)
         return copied
 
     def fill(self, rows: Sequence[TableRow], copies: Sequence[CopyOp]) -> None:
-        """Fill the tables for a step, on the host."""
+        """Fill the tables for a step. Only for tables on the host."""
         for target, values in (
             (self.times, [row.time for row in rows]),
             (self.later, [row.later for row in rows]),

@@ -11,15 +11,15 @@ from .window import StreamWindow
 
 @dataclass(slots=True, eq=False)
 class StreamState:
-    """One stream's cache. It is changed by a `Step`, by restoring a state file, and by the methods here.
+    """One stream's cache. A `Step`, the restoring of a state file, and the methods of this class change it.
 
     Attributes:
-        window: which slots hold which frame, counted from the stream's first slot.
-        pool: holds the tokens: keys, normalised and rotated, and values of each layer. Only slots that the window calls
-            visible are initialised.
+        window: says which slots hold which frame, counted from the stream's first slot.
+        pool: holds, for each layer, the values and the normalised and rotated keys of the tokens. Only slots that are
+            visible according to the window are initialised.
         owner: the stream's number in the pool.
-        carried: whether the states of `kda` layers are from the previous epoch, and have already scanned the frames of
-            the next step.
+        carried: whether the states of `kda` layers are from the previous epoch, and already include the frames of the
+            next step.
     """
 
     window: StreamWindow
@@ -29,21 +29,21 @@ class StreamState:
 
     @classmethod
     def allocate(cls, pool: KVCachePool, window: StreamWindow) -> "StreamState":
-        """Allocate the slots of a stream, uninitialised, with the given window, usually an empty one.
+        """Allocate the slots of a stream, uninitialised. `window` describes their contents; usually it is empty.
 
         Raises:
-            AdmissionError: the pool has no room for it.
+            AdmissionError: the pool has no room for the stream.
         """
         return cls(window, pool, pool.allocate(window.layout))
 
     @property
     def span(self) -> Span:
-        """Its slots in the pool. Never store it: the span moves when the pool grows."""
+        """The stream's slots in the pool. Never store this span: it moves when the pool grows."""
         return self.pool.span(self.owner)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its slots, whether used or not; constant over the stream's life."""
+        """Size of the stream's slots in bytes, used or not; it is constant over the stream's life."""
         return self.span.slots * self.pool.shape.token_bytes + self.pool.shape.stream_bytes
 
     def layer(self, index: int) -> Tensor:
@@ -52,7 +52,7 @@ class StreamState:
         return self.pool.layer(index)[:, span.start : span.stop]
 
     def kept(self, index: int) -> tuple[Tensor, ...]:
-        """Keys and values [2, n, H, D] of a layer that later steps can see: one view per range of `window.kept`."""
+        """A layer's keys and values that later steps can see, as one view [2, n, H, D] per range of `window.kept`."""
         layer = self.layer(index)
         return tuple(layer[:, start:stop] for start, stop in self.window.kept)
 
@@ -61,7 +61,7 @@ class StreamState:
         return self.pool.states.read(index, self.pool.row(self.owner))
 
     def reset(self, *, carry: bool = False) -> None:
-        """Clear the window but keep the slots. `carry` keeps the states of `kda` layers, for a new epoch."""
+        """Empty the window but keep the slots. `carry` keeps the states of `kda` layers too, for a new epoch."""
         self.window = StreamWindow(self.window.layout)
         self.carried = carry
 

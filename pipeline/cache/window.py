@@ -10,8 +10,8 @@ A page holds the P tokens of one frame. Front pages hold frames that are visible
 non-keyframes, or scale frames that exceed the window when nothing is pinned. The history fills up only after the window
 is full, so a step of one frame always sees one contiguous range of slots; keys may be in any order.
 
-With several frames per step each frame sees a different window. The ring and the history have room for the frames that
-only the first of them still sees, and a frame sees up to `MAX_RANGES` ranges.
+With several frames per step, each frame sees a different window. So the ring and the history also have room for the
+frames that only the first frame of the step still sees. Each frame sees up to `MAX_RANGES` ranges of slots.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,10 +21,10 @@ from ..config import StreamConfig
 from ..frames import Context
 
 Range = tuple[int, int]
-"""Start and stop of a range of slots."""
+"""A range of slots: the first slot, and the slot after the last one."""
 
 MAX_RANGES = 5
-"""A front page, the scale frames, and two arcs each of the ring and of the history."""
+"""Most ranges that a frame can see: a front page, the scale frames, two arcs of the ring and two of the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,15 @@ class CacheLayout:
     """Sizes of a stream's storage.
 
     Attributes:
-        frame_tokens: P, tokens of a frame, and slots of a page.
-        front_pages: pages of frames that are visible in their own step only.
-        window_frames: maximum number of keyframes of which all tokens are visible.
-        pinned_pages: pages of scale frames that are never evicted.
+        frame_tokens: P, the number of tokens per frame, which is also the number of slots per page.
+        front_pages: number of pages for frames that are visible in their own step only.
+        window_frames: maximum number of keyframes whose tokens are all visible.
+        pinned_pages: number of pages for scale frames that are never evicted.
         scale_frames: maximum number of frames in the stream's first step.
         keyframe_interval: after the first step, every n-th frame is a keyframe.
-        history_frames: maximum number of evicted frames of which the special tokens are visible.
-        entry_tokens: tokens of a history entry: the first tokens of an evicted frame.
-        frames_per_step: maximum number of frames in a later step.
+        history_frames: maximum number of evicted frames whose special tokens are visible.
+        entry_tokens: number of tokens per history entry; they are the first tokens of an evicted frame.
+        frames_per_step: maximum number of frames in each step after the first.
     """
 
     frame_tokens: int
@@ -55,7 +55,7 @@ class CacheLayout:
 
     @classmethod
     def of(cls, stream: StreamConfig, frame_tokens: int, special_tokens: int) -> "CacheLayout":
-        """The layout for frames of `frame_tokens` tokens, the first `special_tokens` of which are special."""
+        """Make the layout for frames of `frame_tokens` tokens; the first `special_tokens` of these are special."""
         retention, per_step = stream.retention, stream.frames_per_step
         pinned = stream.scale_frames if retention.include_scale_frames else 0
         overflow = 0 if pinned else max(0, stream.scale_frames - stream.window)
@@ -73,33 +73,33 @@ class CacheLayout:
 
     @property
     def ring_pages(self) -> int:
-        """Pages of the ring: the last frame of a step is written while the first still sees its whole window."""
+        """Number of pages in the ring: a full window for a step's first frame, plus a page for each further frame."""
         return self.window_frames + self.frames_per_step - 1
 
     @property
     def frame_pages(self) -> int:
-        """Pages that hold frames: front, pinned and ring pages."""
+        """Number of pages that hold frames: front, pinned and ring pages."""
         return self.front_pages + self.pinned_pages + self.ring_pages
 
     @property
     def history_entries(self) -> int:
-        """Entries of the history, each with `entry_tokens` slots."""
+        """Number of history entries, each with `entry_tokens` slots."""
         return self.history_frames + self.frames_per_step - 1 if self.history_frames else 0
 
     @property
     def slots(self) -> int:
-        """N, the number of slots."""
+        """N, the stream's number of slots."""
         return self.frame_pages * self.frame_tokens + self.history_entries * self.entry_tokens
 
     @property
     def pages(self) -> int:
-        """Pages in total: frame pages, and as many as the history fills."""
+        """Total number of pages: the frame pages and those that the history occupies."""
         return -(-self.slots // self.frame_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOp:
-    """Copy the tokens of `tokens` slots: from slot `source` on to slot `target` on."""
+    """A copy of `tokens` consecutive slots: the first source slot is `source`, the first target slot is `target`."""
 
     source: int
     target: int
@@ -111,11 +111,11 @@ class FramePlan:
     """One frame of a step.
 
     Attributes:
-        number: number of frames committed before it, its position in time.
-        keyframe: whether it enters the window.
-        slot: first slot of its P tokens.
-        visible: the slots that it attends to, as ascending ranges with gaps between them.
-        context: the same, counted in frames.
+        number: number of frames committed before this frame, which is the frame's position in time.
+        keyframe: whether the frame enters the window.
+        slot: first slot of the frame's P tokens.
+        visible: the slots that the frame attends to, as ascending ranges with gaps between them.
+        context: how many frames these slots belong to.
     """
 
     number: int
@@ -132,8 +132,8 @@ class StepPlan:
     Attributes:
         frames: the frames.
         first: whether this is the stream's first step, in which all frames attend to each other.
-        evictions: copies before the step: special tokens of frames that leave the window.
-        late_evictions: copies after the step: special tokens of scale frames that exceed the window.
+        evictions: copies to make before the step: special tokens of frames that leave the window.
+        late_evictions: copies to make after the step: special tokens of scale frames that exceed the window.
         after: the window once the step is committed.
     """
 
@@ -151,13 +151,13 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StreamWindow:
-    """The contents of a stream's storage, as a value: a step takes effect only when its `after` replaces the window.
+    """What a stream's storage holds. Immutable: a step takes effect only when its `after` replaces the window.
 
     Attributes:
         layout: sizes of the storage.
-        committed: frames committed so far, including scale frames.
-        pinned: scale frames that are never evicted.
-        later: frames after the first step, including non-keyframes.
+        committed: number of frames committed so far, including scale frames.
+        pinned: number of scale frames that are never evicted.
+        later: number of frames after the first step, including non-keyframes.
     """
 
     layout: CacheLayout
@@ -167,27 +167,27 @@ class StreamWindow:
 
     @property
     def ringed(self) -> int:
-        """Frames written to the ring so far."""
+        """Number of frames written to the ring so far."""
         return self.committed - self.pinned
 
     @property
     def live(self) -> int:
-        """Frames of which all tokens are visible, without pinned ones."""
+        """Number of frames whose tokens are all visible, without pinned ones."""
         return min(self.ringed, self.layout.window_frames)
 
     @property
     def evicted(self) -> int:
-        """Frames that have left the window so far."""
+        """Number of frames that have left the window so far."""
         return self.ringed - self.live
 
     @property
     def remembered(self) -> int:
-        """Evicted frames of which the special tokens are still visible."""
+        """Number of evicted frames whose special tokens are still visible."""
         return min(self.evicted, self.layout.history_frames)
 
     @property
     def kept(self) -> tuple[Range, ...]:
-        """The slots that later steps can see, as ascending ranges with gaps between them; none if it is empty."""
+        """The slots that later steps can see, as ascending ranges with gaps between them; empty for an empty window."""
         page, entry = self.layout.frame_tokens, self.layout.entry_tokens
         ring_arcs = _arcs(self.evicted, self.live, self.layout.ring_pages)
         history_arcs = _arcs(self.evicted - self.remembered, self.remembered, self.layout.history_entries)
@@ -201,7 +201,7 @@ class StreamWindow:
         )
 
     def plan(self, frames: int) -> StepPlan:
-        """Plan a step of the next `frames` frames: up to `scale_frames` in the first step, then `frames_per_step`.
+        """Plan a step of `frames` frames: at most `scale_frames` in the first step, later at most `frames_per_step`.
 
         Raises:
             ValueError: the step cannot have this many frames.
@@ -274,12 +274,12 @@ class StreamWindow:
 
 
 def padded(ranges: Sequence[Range]) -> tuple[Range, ...]:
-    """`MAX_RANGES` ranges, the last of them empty: tables for kernels have a fixed shape."""
+    """Append empty ranges to make `MAX_RANGES` in all, because tables for kernels have a fixed shape."""
     return (*ranges, *((0, 0),) * (MAX_RANGES - len(ranges)))
 
 
 def _arcs(first: int, count: int, size: int) -> tuple[Range, ...]:
-    # The positions of `count` consecutive entries, the first of which is number `first`, in a ring of `size`.
+    # The positions, in a ring of `size` entries, of `count` consecutive entries whose first has number `first`.
     if not count:
         return ()
     start = first % size
@@ -290,7 +290,7 @@ def _arcs(first: int, count: int, size: int) -> tuple[Range, ...]:
 
 
 def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    # Ascending ranges without empty ones; adjacent ones are merged.
+    # Takes ascending ranges; merges adjacent ones and leaves out empty ones.
     merged: list[Range] = []
     for start, stop in ranges:
         if merged and merged[-1][1] == start:

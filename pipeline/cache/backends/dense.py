@@ -1,4 +1,4 @@
-"""The dense backend: PyTorch's attention over the visible slots, on any device and in any float format."""
+"""The dense backend: PyTorch's attention over the visible slots, on any device and in any floating-point format."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from ..page_table import VisibleRanges
 
 
 class DenseBackend:
-    """One call per group of queries with the same visible slots; the reference for other backends."""
+    """Calls PyTorch once per group of queries that see the same slots. The other backends are tested against it."""
 
     whole_pages = False
 
@@ -31,7 +31,7 @@ class DenseBackend:
 
 
 def gather(cache: Tensor, visible: VisibleRanges) -> Tensor:
-    """The visible keys and values [2, n, H, D] of a layer's [2, T, H, D]; a view if they are one range."""
+    """Select the visible keys and values [2, n, H, D] from a layer's [2, T, H, D]; a view if they are one range."""
     parts = [cache[:, start:stop] for start, stop in visible.ranges]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 

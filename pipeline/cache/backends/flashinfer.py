@@ -1,12 +1,13 @@
 """The FlashInfer backend: one call of its paged kernels per layer, for all streams. Only this file imports flashinfer.
 
 Tested with flashinfer 0.6.13. A step is planned from host tensors, so nothing is read back from the device. Pages are
-views of the pool, not copies. A page has as many slots as a frame has tokens, whatever their number, and the length of
-the last page is passed along, so padding is never attended to (rounding 777 tokens up to 1024 was 16 % off elsewhere).
+views of the pool, not copies. A page has as many slots as a frame has tokens, even if that is no round number, and the
+kernels are told the length of the last page. So padding is never attended to. (Another implementation, which rounded
+777 tokens up to 1024, was 16 % off.)
 
 Limit of these kernels: if the dot products of a query with all keys, before scaling, are below -5e4, the output is
-zero. Queries and keys here are layer-normalised, so a product is at most D (64) times the norms' weights, which would
-have to be near 30.
+zero. This backend's queries and keys are layer-normalised, so a product is at most D (64) times the product of the two
+norms' weights. To reach the limit, the weights would have to be near 30.
 """
 
 import subprocess
@@ -26,10 +27,10 @@ from ..page_table import PageTable, VisibleRanges
 from .paged import TableTensors
 
 _INT_WORKSPACE_BYTES = 8 << 20
-"""Size of the buffer that the wrapper allocates for its plan: a constant in flashinfer."""
+"""Size in bytes of the buffer that the wrapper allocates for its plan: a constant in flashinfer."""
 
 _FLOAT_WORKSPACE_BYTES = 256
-"""Size of the workspace for partial results, which only fa2 has, and only if it splits keys into chunks."""
+"""Size in bytes of the workspace for partial results. Only fa2 needs one, and only if it splits keys into chunks."""
 
 
 class Wrapper(Protocol):
@@ -56,10 +57,10 @@ class Wrapper(Protocol):
 
 
 class FlashInferBackend:
-    """One call per layer for all streams of a step, which must have one page size.
+    """Calls the kernels once per layer for all streams of a step, whose page sizes must be equal.
 
-    A plan is in buffers of the wrapper: a step's calls must finish before the next step is planned, and all steps run
-    on one CUDA stream.
+    The plan is stored in buffers of the wrapper. So the calls of one step must finish before the next step is planned,
+    and all steps must run on one CUDA stream.
 
     Args:
         wrapper: the kernels, for the pool's device, in NHD layout.
@@ -96,8 +97,9 @@ class FlashInferBackend:
         if self._copied is not None:
             self._copied.synchronize()
         arrays = TableTensors.of(table)
-        # Splitting keys into chunks merges rounded outputs: an error of 2.6e-3 instead of 2.0e-3 (fa2, one stream). And
-        # whether keys are split depends on the other streams: without it they cannot change this stream's results.
+        # Keys are not split into chunks, for two reasons. Merging the chunks' rounded outputs raises the error from
+        # 2.0e-3 to 2.6e-3 (fa2, one stream). And whether keys are split depends on the other streams in the step, which
+        # could then change this stream's results.
         self._wrapper.plan(
             arrays.qo_indptr,
             arrays.kv_indptr,
@@ -121,11 +123,12 @@ def open_flashinfer(shape: PoolShape, kernels: Literal["auto"] | Kernels) -> Fla
     """Load the kernels, compile them if no compiled ones are installed, and test them on a known result.
 
     Args:
-        shape: shape of the pool that they will read, on a CUDA device; `kernel_obstacle` must have found nothing.
+        shape: shape of the pool that the kernels will read, on a CUDA device; `kernel_obstacle` must have found no
+            obstacle.
         kernels: which kernels; `auto` is fa3 on a device of capability 9 (Hopper), else fa2.
 
     Raises:
-        ModelError: they cannot run here; the message says why.
+        ModelError: the kernels cannot run on this machine; the message says why.
         DeviceError: the device failed.
     """
     try:
@@ -136,15 +139,16 @@ def open_flashinfer(shape: PoolShape, kernels: Literal["auto"] | Kernels) -> Fla
     except (ImportError, RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
         if is_device_failure(error):
             raise DeviceError(f"{shape.device} failed: {error}") from error
-        raise ModelError(f"flashinfer cannot run here: {type(error).__name__}: {error}") from error
+        raise ModelError(f"flashinfer cannot run on this machine: {type(error).__name__}: {error}") from error
     return backend
 
 
 def plan_bytes(kernels: Kernels, rows: int, streams: int, shape: PoolShape) -> int:
-    """Upper bound of the size of a plan in bytes: 32-bit numbers per tile of queries, or per query.
+    """Upper bound of the size of a plan in bytes. The plan holds arrays of 32-bit numbers.
 
-    From `PrefillPlan` (3 arrays per tile of at least 16 queries, 1 per query) and `PrefillSM90Plan` (7 arrays per head
-    and tile of at least 128 queries) in scheduler.cuh.
+    The numbers of arrays are from flashinfer's scheduler.cuh. `PrefillPlan` (fa2) has 3 arrays with one entry per tile
+    of at least 16 queries, and 1 array with one entry per query. `PrefillSM90Plan` (fa3) has 7 arrays with one entry
+    per head and tile of at least 128 queries.
     """
     if kernels == "fa2":
         return 4 * (3 * (rows // 16 + streams) + rows + streams) + 1024
@@ -154,9 +158,9 @@ def plan_bytes(kernels: Kernels, rows: int, streams: int, shape: PoolShape) -> i
 def _choose_kernels(kernels: Literal["auto"] | Kernels, capability: tuple[int, int]) -> Kernels:
     actual = f"{capability[0]}.{capability[1]}"
     if capability < (8, 0):
-        raise ValueError(f"it requires a device of capability 8.0 or newer, this one has {actual}")
+        raise ValueError(f"flashinfer requires a device of capability 8.0 or newer, but this one has {actual}")
     if kernels == "fa3" and capability[0] != 9:
-        raise ValueError(f"fa3 requires a device of capability 9 (Hopper), this one has {actual}")
+        raise ValueError(f"fa3 requires a device of capability 9 (Hopper), but this one has {actual}")
     if kernels == "auto":
         return "fa3" if capability[0] == 9 else "fa2"
     return kernels
@@ -173,7 +177,8 @@ def _make_wrapper(shape: PoolShape, kernels: Kernels) -> Wrapper:
 
 
 def _test(backend: FlashInferBackend, shape: PoolShape) -> None:
-    # Values are ones, surrounded by NaN: kernels that read padding or wrong slots do not return ones.
+    # All values are ones, and the slots around them hold NaN: kernels that read padding or wrong slots do not return
+    # ones.
     pool = KVCachePool(PoolShape(1, shape.heads, shape.head_dim, shape.dtype, shape.device))
     page, rows, tokens = 5, 7, 13
     pool.allocate_pages(page, 4)
@@ -182,4 +187,4 @@ def _test(backend: FlashInferBackend, shape: PoolShape) -> None:
     query = torch.ones((rows, shape.heads, shape.head_dim), dtype=shape.dtype, device=shape.device)
     out = backend.plan(pool, [VisibleRanges(rows, ((page, page + tokens),), page)])(0, query)
     if not torch.equal(out, torch.ones_like(out)):
-        raise ValueError("its kernels return wrong results on this device")
+        raise ValueError("flashinfer's kernels return wrong results on this device")

@@ -1,6 +1,6 @@
-"""The paged backend: gathers the pages of a page table in plain PyTorch, on any device, slowly.
+"""The paged backend: gathers the pages of a page table in plain PyTorch. Works on any device, but slowly.
 
-It reads the same arrays as the kernels of the FlashInfer backend, so it tests them without a GPU.
+It reads the same arrays as the kernels of the FlashInfer backend, so these arrays can be tested without a GPU.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from .dense import attend_all
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableTensors:
-    """A page table in the form that FlashInfer takes: int32 on the host, with FlashInfer's names.
+    """A page table in the form that FlashInfer takes: int32 tensors on the host, with FlashInfer's names.
 
     Attributes:
-        qo_indptr: [B + 1], first query of each group.
-        kv_indptr: [B + 1], first entry of each group in `kv_indices`.
+        qo_indptr: [B + 1], index of each group's first query.
+        kv_indptr: [B + 1], index of each group's first entry in `kv_indices`.
         kv_indices: page numbers.
-        last_page_len: [B], number of valid tokens in each last page.
+        last_page_len: [B], number of valid tokens in each group's last page.
     """
 
     qo_indptr: Tensor
@@ -39,7 +39,7 @@ class TableTensors:
 
 
 class PagedBackend:
-    """The reference for backends that read pages."""
+    """The backend that other backends that read pages are tested against."""
 
     whole_pages = True
 

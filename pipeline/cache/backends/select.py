@@ -1,4 +1,4 @@
-"""Selects the attention backend: the configured one, or the fastest that can run."""
+"""Selects the attention backend: the configured one, or the fastest one that can run."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ def choose_backend(config: ModelConfig, shape: PoolShape) -> Choice:
     """Select and prepare the backend of a model.
 
     Raises:
-        ModelError: the configured backend cannot run here.
+        ModelError: the configured backend cannot run on this machine or with this model.
         DeviceError: the device failed.
     """
     refuse(attention_conflicts(config))

@@ -1,4 +1,4 @@
-"""The Triton backend: one kernel reads the visible ranges of slots of all frames of a step."""
+"""The Triton backend: one kernel reads the visible ranges of slots, for all frames of a step."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -15,22 +15,22 @@ from ..page_table import VisibleRanges
 from ..window import padded
 
 CAPABILITY = (8, 0)
-"""The oldest supported compute capability: the first with bfloat16 products."""
+"""The oldest supported compute capability: the first whose devices can multiply bfloat16 matrices."""
 
 
 class TritonBackend:
-    """One call per layer for the frames of any number of streams. Handles a wrapped history ring."""
+    """Calls the kernel once per layer, for the frames of any number of streams. Handles a wrapped history ring."""
 
     whole_pages = False
 
     def plan(self, pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
-        """See `AttentionBackend`. All frames must have one size."""
+        """See `AttentionBackend`. All frames must have the same number of tokens."""
         frame_tokens = visible[0].page_tokens
         if any(group.page_tokens != frame_tokens or group.rows % frame_tokens for group in visible):
             raise ValueError(f"expected whole frames of {frame_tokens} tokens, got {visible}")
         rows = [padded(group.ranges) for group in visible for _ in range(group.rows // frame_tokens)]
 
-        @cache  # shared by all layers; only when the first layer runs, since fused steps read their own tables
+        @cache  # shared by all layers; made only when the first layer runs, since fused steps read their own tables
         def ranges() -> Tensor:
             return torch.tensor(rows, dtype=torch.int64).to(pool.shape.device, non_blocking=True)
 
@@ -45,14 +45,14 @@ def check_device(device: torch.device) -> None:
     """Check that the kernel supports a CUDA device.
 
     Raises:
-        ModelError: it does not; the message says why.
+        ModelError: the kernel does not support the device; the message says why.
     """
     if (obstacle := device_obstacle(device)) is not None:
         raise ModelError(f"{obstacle}: set attention = 'dense'")
 
 
 def device_obstacle(device: torch.device) -> str | None:
-    """The reason why the kernel does not support a CUDA device, or None."""
+    """The reason why the kernel does not support a CUDA device, or None if it does."""
     if torch.cuda.get_device_capability(device) < CAPABILITY:
         return f"triton requires a device of capability {CAPABILITY[0]}.{CAPABILITY[1]} or newer"
     return None

@@ -52,7 +52,7 @@ def read_all(state: StreamState) -> Tensor:
 
 
 def write_all(state: StreamState, tokens: Tensor) -> None:
-    """Write back what `read_all` returned for a state with an equal window."""
+    """Write to a state what `read_all` returned for a state with an equal window."""
     for index, layer in enumerate(tokens):
         targets = state.kept(index)
         parts = layer.split_with_sizes([target.shape[1] for target in targets], dim=1)

@@ -1,4 +1,4 @@
-"""The pool grows and shrinks with its streams, keeps their tokens, and refuses a stream with the numbers."""
+"""The pool grows and shrinks with its streams, keeps their tokens, and states the memory needed when it refuses one."""
 
 import pytest
 import torch
@@ -75,7 +75,7 @@ def test_pages_of_any_size_are_views_of_the_pool() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
 def test_a_span_freed_by_another_stream_is_as_good_as_new(backend: AttentionBackend) -> None:
-    """The span still holds that stream's tokens."""
+    """The freed span still holds the tokens of the other stream."""
     pool = new_pool()
     used = filled(pool, P, 0)
     span = used.span

@@ -40,7 +40,7 @@ def test_slots_around_page_edges(page: int, seen: int) -> None:
     ],
 )
 def test_ranges_without_a_page_table_are_refused(group: VisibleRanges) -> None:
-    with pytest.raises(ValueError, match="no page table of 5-token pages"):
+    with pytest.raises(ValueError, match="a page table with pages of 5 tokens"):
         PageTable.of([VisibleRanges(5, ((0, 5),), 5), group])
 
 
@@ -52,7 +52,7 @@ def test_ranges_without_a_page_table_are_refused(group: VisibleRanges) -> None:
         ({"page_starts": (0, 4, 2)}, "increase"),
         ({"query_starts": (0, 10)}, "numbers of groups"),
         ({"last_page_tokens": (5,)}, "numbers of groups"),
-        ({"pages": (2, 3, 6, 7, 8)}, "expected 6 pages"),
+        ({"pages": (2, 3, 6, 7, 8)}, "expected 6 page numbers"),
         ({"pages": (2, 3, 6, 7, 8, 10)}, "below 10"),
         ({"pages": (-1, 3, 6, 7, 8, 9)}, "below 10"),
         ({"last_page_tokens": (5, 0)}, "1 to 5 tokens"),

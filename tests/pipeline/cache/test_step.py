@@ -123,7 +123,7 @@ def test_streams_of_different_ages_in_one_step_equal_each_alone(backend: Attenti
 
 @on_every_backend
 def test_two_interleaved_streams_of_different_sizes_equal_each_alone_bit_for_bit(backend: AttentionBackend) -> None:
-    """Known bug of a relative of the reference: sizes were stored on the model, so a second stream got the first's."""
+    """Known bug of code derived from the reference: sizes were stored on the model, so streams got each other's."""
     pool, sizes, stream = new_pool(), (P, P + 2), StreamConfig(2, 3)
     together = [new_state(stream, pool, size) for size in sizes]
     alone = [new_state(stream, None, size) for size in sizes]
@@ -250,7 +250,7 @@ def test_a_failed_step_leaves_each_stream_unchanged_or_empty(
 
 
 def continues(state: StreamState, stream: StreamConfig, backend: AttentionBackend) -> None:
-    """The state continues like one that never failed: a copy of it, or a new one."""
+    """Assert that the state continues like one that never failed and has the same contents, or none."""
     fault_free = new_state(stream)
     fault_free.window = state.window
     write_all(fault_free, read_all(state))
@@ -270,5 +270,5 @@ def test_a_step_of_a_wrong_size_is_refused(frames: int) -> None:
 def test_the_streams_of_a_step_are_of_one_pool_each_once() -> None:
     state = new_state(StreamConfig(1, 2))
     for states in ([state, state], [state, new_state(StreamConfig(1, 2))]):
-        with pytest.raises(ValueError, match="of one pool, each once"):
+        with pytest.raises(ValueError, match="of one pool, and none may occur twice"):
             Step(states, [1, 1], BACKENDS["dense"])

@@ -76,7 +76,7 @@ def exact(query: Tensor, pool: KVCachePool, group: VisibleRanges) -> Tensor:
 
 @pytest.mark.parametrize("page", [4, 42, 256, 777, 999, 1005, 1024])
 def test_ones_give_ones_for_any_page_size_with_nan_in_every_other_slot(backend: FlashInferBackend, page: int) -> None:
-    """Elsewhere pages are rounded up and padding is attended to: 0.985 at 999 tokens, 0.840 at 777."""
+    """An implementation that rounds pages up and attends to padding returns 0.985 for 999 tokens, 0.840 for 777."""
     pool, generator = poisoned([(page, 9)]), seeded(page)
     for seen in sorted({1, page - 1, page, page + 1, 3 * page + S, 6 * page + 1, 7 * page}):
         pool.layer(0).fill_(math.nan)

@@ -31,7 +31,7 @@ STREAMS = (
 
 @pytest.fixture(autouse=True)
 def _references_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if Triton's interpreter is enabled for other tests."""
+    """Run the kernel's reference, even if Triton's interpreter is enabled for other tests."""
     monkeypatch.setattr("retinad.kernels.backend.TRITON_INSTALLED", False)
 
 
