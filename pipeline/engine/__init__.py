@@ -1,1 +1,1 @@
-"""The engine: frames in, outputs out. Streams, batches, execution of the model, recovery from faults."""
+"""The engine turns frames into outputs. It manages streams and batches, runs the model, and recovers from faults."""

@@ -1,4 +1,4 @@
-"""Admission control: the configured limit on streams, and the device memory for their KV caches."""
+"""Admission control: the configured limit on the number of streams, and the device memory for their KV caches."""
 
 import torch
 
@@ -12,7 +12,8 @@ from ..model.devices import torch_dtype
 from .token_shape import TokenShape
 
 HEADROOM = 10
-"""One tenth of a GPU's memory is reserved for activations: at most 1 GiB for 8 frames of the released model."""
+"""One part in this many of a GPU's memory is reserved for activations, which take at most 1 GiB for 8 frames of the
+released model."""
 
 
 def pool_shape(config: ModelConfig) -> PoolShape:
@@ -29,7 +30,7 @@ def pool_shape(config: ModelConfig) -> PoolShape:
 
 
 def memory_limit(device: torch.device) -> int | None:
-    """Bytes of device memory for the streams' caches once the weights are loaded; None (no limit) on a CPU."""
+    """Device memory in bytes that the streams' caches may use once the weights are loaded; None (no limit) on a CPU."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
@@ -40,23 +41,23 @@ def check_admission(camera: str, stream: StreamConfig, opened: int, config: Mode
     """Admit one more stream, or refuse it before its first frame.
 
     Args:
-        camera: whose stream it is.
-        stream: its settings.
+        camera: name of the camera whose stream it is.
+        stream: the stream's settings.
         opened: number of streams already open.
         config: the model.
-        pool: storage of their caches.
+        pool: storage of the streams' caches.
 
     Raises:
-        AdmissionError: `max_streams` are open.
+        AdmissionError: `max_streams` streams are already open.
     """
     if opened >= config.max_streams:
         raise AdmissionError(
             f"camera {camera!r} exceeds max_streams = {config.max_streams}: the open streams hold {gib(pool.nbytes)}, "
-            f"and it would need up to {pool.shape.describe(_largest(stream, config))}"
+            f"and this one would need up to {pool.shape.describe(_largest(stream, config))}"
         )
 
 
 def _largest(stream: StreamConfig, config: ModelConfig) -> CacheLayout:
-    # A square image: none is higher than it is wide.
+    # The layout for a square image, the largest one: no image is higher than it is wide.
     side = config.image_width // config.network.patch_size
     return TokenShape.of(config.network, (side, side)).layout(stream)

@@ -1,4 +1,4 @@
-"""Chooses how many frames of a recording one step takes: as many as fit in the device's free memory."""
+"""Chooses the number of frames of a recording that one step processes: as many as fit in the device's free memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ FRAMES_PER_STEP = (32, 16, 8, 4, 2, 1)
 """Numbers of frames that are tried, the largest first."""
 
 BLOCK_BYTES = 64
-"""Bytes of a block's activations for each channel of each token."""
+"""Size of a block's activations for each channel of each token, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Room:
     """A device's free memory once the weights are loaded.
 
     Attributes:
-        free_bytes: all of it.
-        pool_bytes: the part that the streams' caches may use.
+        free_bytes: all free memory, in bytes.
+        pool_bytes: the part of it that the streams' caches may use, in bytes.
     """
 
     free_bytes: int
@@ -35,7 +35,7 @@ class Room:
 
     @classmethod
     def of(cls, device: torch.device) -> "Room | None":
-        """The room on a device; None for a CPU, whose memory is not limited."""
+        """Measure the free memory of a device; None for a CPU, whose memory is not limited."""
         limit = memory_limit(device)
         return None if limit is None else cls(torch.cuda.mem_get_info(device)[0], limit)
 
@@ -48,18 +48,18 @@ def largest_frames_per_step(
     room: Room,
     choices: Sequence[int] = FRAMES_PER_STEP,
 ) -> int:
-    """The first of `choices` whose cache and activations fit in memory.
+    """The first of `choices` for which the stream's cache and a step's activations fit in memory.
 
     Args:
-        model: what runs.
-        stream: the stream's settings; its `run_frames` is ignored.
+        model: the model.
+        stream: the stream's settings; `run_frames` is ignored.
         size: width and height of the frames as captured.
-        resize: how they are fitted to the model.
+        resize: how the frames are fitted to the model's image size.
         room: the free memory.
-        choices: what is tried, in this order.
+        choices: numbers of frames per step to try, in this order.
 
     Raises:
-        AdmissionError: not even the last one fits; the message has the sum.
+        AdmissionError: not even the last choice fits; the message states the memory needed.
         ValueError: an image of this size cannot be fitted to the model.
     """
     geometry = resize_geometry(size, resize, model.image_width, model.network.patch_size)
@@ -70,13 +70,14 @@ def largest_frames_per_step(
         if memory <= room.pool_bytes and memory + frames * step_bytes(model, tokens) <= room.free_bytes:
             return frames
     raise AdmissionError(
-        f"not enough memory for the recording: its stream needs {shape.describe(layout)} of {gib(room.pool_bytes)}, "
-        f"and with a step's {gib(step_bytes(model, tokens))} it must fit in {gib(room.free_bytes)}"
+        f"not enough memory for the recording: its stream needs {shape.describe(layout)}, but may use only "
+        f"{gib(room.pool_bytes)}; together with {gib(step_bytes(model, tokens))} for each frame of a step it must fit "
+        f"in {gib(room.free_bytes)}"
     )
 
 
 def step_bytes(model: ModelConfig, tokens: TokenShape) -> int:
-    """Approximate bytes that a step needs for each frame: a block's activations, and the outputs."""
+    """Approximate memory in bytes that a step needs per frame, for a block's activations and for the outputs."""
     heads = make_heads(model)
     kept = len(heads.layers) * tokens.parts * 4  # float32 tokens of the layers that are read
     published = sum(output.nbytes for output in heads.outputs(tokens))

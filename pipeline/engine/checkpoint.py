@@ -1,4 +1,7 @@
-"""Saves a stream to a file and restores it: its memory, counters and last images, and the settings that must match."""
+"""Saves a stream to a file and restores it. The file holds the stream's memory, counters and last images.
+
+It also holds the settings that must match when the stream is restored.
+"""
 
 import time
 from collections.abc import Iterator
@@ -26,18 +29,18 @@ SCHEMA = 2
 """Version of the file format."""
 
 META = torch.device("meta")
-"""The device of tensors that have shapes only."""
+"""The device of tensors that have a shape but no data."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """The properties of a model that a memory depends on.
+    """The properties of a model that the contents of a stream's memory depend on.
 
     Attributes:
-        weights: their name, as published.
-        network: its shape.
+        weights: name of the weights, as published.
+        network: the network's shape.
         layers: number of global blocks that run.
-        dtype: number format in which it computes.
+        dtype: number format of the model's computations.
     """
 
     weights: str
@@ -53,7 +56,7 @@ class ModelIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The settings that must match for a stream to be restored from a file."""
+    """The settings of a stream that must match those in a file for the stream to be restored from it."""
 
     model: ModelIdentity
     stream: StreamConfig
@@ -62,7 +65,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """A stream's counters; see `StreamWindow` and `Stream`."""
+    """A stream's counters, explained in `StreamWindow` and `Stream`."""
 
     committed: int
     pinned: int
@@ -76,15 +79,15 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class SavedStream:
-    """The header of a file.
+    """The header of a state file.
 
     Attributes:
-        schema: version of its format.
-        camera: whose stream it was.
-        saved_unix_ns: when the stream had its last frames: when it was written, or for a stream that was restored and
-            has had no frame since, as in the file that it was restored from.
+        schema: version of the file format.
+        camera: name of the camera whose stream was saved.
+        saved_unix_ns: when the memory had its last frames, in nanoseconds since 1970. That is when the file was written.
+            If the stream was restored and has had no frame since, it is the time in the file that it was restored from.
         setting: the settings that must match.
-        source_size, model_size, grid: of its frames.
+        source_size, model_size, grid: sizes of the stream's frames.
         counters: the stream's counters.
         recent: number of images kept for the next epoch.
     """
@@ -109,7 +112,7 @@ def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: fl
     """Write a stream to a file, see `write_state_file`. The stream is unchanged.
 
     Raises:
-        StateError: its memory is empty, frames of it wait, or the file cannot be written by the deadline.
+        StateError: the stream's memory is empty, frames of it wait, or the file cannot be written by the deadline.
     """
     state = stream.state
     if state is None or stream.last is None or stream.starting:
@@ -132,15 +135,16 @@ def load_stream(
 ) -> SavedStream:
     """Restore a stream from a file, replacing its memory.
 
-    Its next frame continues from there if it has the same size, whatever connection it comes from.
+    The stream's next frame continues the restored memory if it has the size of the saved frames, whatever connection it
+    comes from.
 
     Returns:
         the file's header.
 
     Raises:
-        StateError: the file cannot be read, is too old, or does not match this stream. The stream is unchanged, unless
-            a tensor is unreadable or damaged: then its memory is empty.
-        AdmissionError: the pool has no room for it. The stream's memory is empty then.
+        StateError: the file cannot be read, is too old, or does not match this stream. The stream is unchanged, but if a
+            tensor is unreadable or damaged, its memory is empty afterwards.
+        AdmissionError: the pool has no room for the restored memory. The stream's memory is empty afterwards.
     """
     setting = Setting(model, stream.config, stream.resize)
     with open_state_file(path) as file:
@@ -153,7 +157,7 @@ def load_stream(
         window = _window(saved, layout, path)
         for name, dtype, extent in _expected(pool.shape, window):
             file.check(name, dtype, extent)
-        # Copied to the device before the stream is changed: it may have no room for them.
+        # Copied to the device before the stream is changed, because the device may have no room for them.
         names, device = [_image_key(index) for index in range(saved.recent)], pool.shape.device
         levels = [file.tensor(name, torch.uint8, _extent(geometry)).to(device) for name in names]
         _replace(stream, pool, window, file)
@@ -208,7 +212,7 @@ def _geometry_of(saved: SavedStream, image_width: int, path: Path) -> ResizeGeom
     if (geometry.model_size, geometry.grid) != (saved.model_size, saved.grid):
         raise StateError(
             f"{path} is for another stream: frames of {saved.source_size[0]}x{saved.source_size[1]} pixels were "
-            f"resized to {saved.model_size}, now they are resized to {geometry.model_size}"
+            f"resized to {saved.model_size}, but now they are resized to {geometry.model_size}"
         )
     return geometry
 
@@ -217,7 +221,7 @@ def _window(saved: SavedStream, layout: CacheLayout, path: Path) -> StreamWindow
     counters = saved.counters
     pinned = range(1, layout.pinned_pages + 1) if layout.pinned_pages else range(1)
     if counters.committed < max(1, counters.pinned) or counters.pinned not in pinned or counters.later < 0:
-        raise StateError(f"{path} is inconsistent: {counters}")
+        raise StateError(f"{path} has inconsistent counters: {counters}")
     return StreamWindow(layout, counters.committed, counters.pinned, counters.later)
 
 
@@ -252,7 +256,7 @@ def _extent(geometry: ResizeGeometry) -> tuple[int, int, int]:
 
 
 def _named(state: StreamState) -> list[tuple[str, Tensor]]:
-    # Views of everything that later steps can read.
+    # Names and views of everything that later steps can read.
     shape = state.pool.shape
     named = [
         (_tokens(index, number), part) for index in range(shape.layers) for number, part in enumerate(state.kept(index))
@@ -263,7 +267,7 @@ def _named(state: StreamState) -> list[tuple[str, Tensor]]:
 
 
 def _expected(shape: PoolShape, window: StreamWindow) -> Iterator[tuple[str, torch.dtype, tuple[int, ...]]]:
-    # Names and shapes of `_named` for a state with this window, before it is allocated.
+    # The names, dtypes and shapes that `_named` will have for a state with this window, before the state is allocated.
     for index in range(shape.layers):
         for number, (start, stop) in enumerate(window.kept):
             yield _tokens(index, number), shape.dtype, (2, stop - start, shape.heads, shape.head_dim)

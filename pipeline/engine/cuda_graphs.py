@@ -1,10 +1,10 @@
 """CUDA graphs: a forward pass is captured once for each image size and number of frames, then replayed.
 
-A step with one later frame of each stream launches the same kernels whatever the streams' ages: images and tables are
-copied to where the graph reads them, and its outputs are read where it writes them. The first step of a kind runs
-without a graph, which compiles its kernels and builds its tables; the second is captured, and later ones replay it.
-Graphs hold the addresses of the KV cache: when the pool moves it, they are captured again. Where the device has no
-room for a graph, the step runs without one.
+A step whose streams have one frame each and are past their first step launches the same kernels, however old the
+streams are. Images and tables are copied to where the graph reads them, and the outputs are read where the graph writes
+them. The first step of a kind runs without a graph, which compiles its kernels and builds its tables. The second one is
+captured, and later ones replay the graph. Graphs contain the addresses of the KV cache, so they are captured again when
+the pool moves the cache. If the device has no room for a graph, the step runs without one.
 """
 
 from collections.abc import Sequence
@@ -30,22 +30,24 @@ if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
 
 MOST_GRAPHS = 32
-"""Graphs kept at most, about ten megabytes each; the least recently used one is evicted."""
+"""Maximum number of graphs kept. Each takes about ten megabytes; the least recently used one is evicted."""
 
 EARNED_RUNS = 64
-"""Runs without a graph before a kind of step evicts another kind's graph. With 1, kinds that alternate, one more than
-there is room for, would each be captured at every step, which costs more than running it. Chosen, not measured."""
+"""Number of runs without a graph before a kind of step evicts another kind's graph. If this were 1, and the kinds that
+alternate were one more than there is room for, every step would capture a graph, which costs more than running the step
+without one. The number is chosen, not measured."""
 
 RETRY_RUNS = 1000
-"""Runs without a graph before a capture is retried that found no room."""
+"""After a capture that found no room, the number of runs without a graph before the next attempt."""
 
 Kind = tuple[TokenShape, int]
-"""The token shape of a step's frames, and their number: steps of one kind share a graph."""
+"""The kind of a step: its frames' token shape, and the number of frames. Steps of one kind share a graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Graph:
-    # `held` keeps alive what else the graph reads, made before the capture: its owners may drop it.
+    # `held` keeps alive the other tensors that the graph reads. They were made before the capture, and their owners may
+    # drop them.
     graph: torch.cuda.CUDAGraph
     held: tuple[object, ...]
     images: Tensor
@@ -65,7 +67,7 @@ class CudaGraphRunner:
     Args:
         fused: the network.
         pool: storage of the streams' KV caches.
-        heads: what is published of each frame.
+        heads: make the published outputs.
         capture: whether to capture graphs.
     """
 
@@ -75,7 +77,8 @@ class CudaGraphRunner:
         self._heads = heads
         self._capture = capture
         self._version = pool.version
-        self._runs: dict[Kind, int] = {}  # of kinds without a graph; a few hundred: grids times numbers of frames
+        # Runs of each kind without a graph. At most a few hundred kinds: the grids times the numbers of frames.
+        self._runs: dict[Kind, int] = {}
         self._graphs: dict[Kind, _Graph] = {}
         self._host: dict[int, StepTables] = {}
         self._scratch: _POOL_HANDLE | None = None
@@ -91,14 +94,14 @@ class CudaGraphRunner:
 
         Args:
             images: float32 [3, h, w] each, RGB in [0, 1].
-            step: must still be open.
-            shape: what the frames' tokens are.
+            step: the step, which must still be open.
+            shape: the token shape of the frames.
 
         Returns:
             the buffers of `OutputHeads.gather`, valid until the next call.
 
         Raises:
-            DeviceError: a capture failed, and the device with it.
+            DeviceError: the device failed during a capture.
         """
         try:
             tables = self._filled(step, len(images))
@@ -106,11 +109,11 @@ class CudaGraphRunner:
                 return self._run_single(images, tables, shape)
             return self._run(torch.stack(list(images)), tables.to(self._pool.shape.device), step, shape)
         except BaseException:
-            self._host.clear()  # nothing waits for this step: its copy to the device may still read them
+            self._host.clear()  # nothing waits for the failed step, whose copy to the device may still read the tables
             raise
 
     def _filled(self, step: Step, frames: int) -> StepTables:
-        # Each step waits for its outputs, so the previous step's copy has been read.
+        # Each step waits for its outputs, so the copy of the previous step's tables is done by now.
         tables = self._host.get(frames)
         if tables is None:
             pinned = self._pool.shape.device.type == "cuda"
@@ -134,7 +137,7 @@ class CudaGraphRunner:
         return output
 
     def _graph(self, kind: Kind, images: Sequence[Tensor]) -> _Graph | None:
-        # The graph for a kind of step; None to run without.
+        # The graph for a kind of step; None to run the step without one.
         if self._version != self._pool.version:
             self._version = self._pool.version
             self._graphs.clear()
@@ -144,7 +147,7 @@ class CudaGraphRunner:
             needed = 1 if len(self._graphs) < MOST_GRAPHS else EARNED_RUNS
             graph = self._new_graph(kind, images) if self._runs.get(kind, 0) >= needed else None
         if graph is not None:
-            self._graphs[kind] = graph  # most recently used
+            self._graphs[kind] = graph  # now the most recently used one
         return graph
 
     def _new_graph(self, kind: Kind, images: Sequence[Tensor]) -> _Graph | None:
@@ -160,7 +163,7 @@ class CudaGraphRunner:
                 ) from error
             if not is_out_of_memory(error):
                 raise
-        # Nothing of the step has run, and the partial capture is gone with the error.
+        # No part of the step has run, and the partial capture was dropped with the error.
         self._runs[kind] = -RETRY_RUNS
         torch.cuda.empty_cache()
         return None
@@ -169,16 +172,17 @@ class CudaGraphRunner:
         device = self._pool.shape.device
         stacked, tables = torch.stack(list(images)), StepTables.empty(len(images), device)
         memory = _CapturedMemory(self._pool, tables, shape.tokens)
-        # Made first: tables made within a capture have no values until a replay, and steps without a graph read them.
+        # Made before the capture: tables made within one have no values until a replay, but steps without a graph read
+        # the tables too.
         held = (memory, *self._fused.constants(*shape.grid))
-        # All graphs share scratch memory: they run one after another, and each step's outputs are read before the next.
-        # The memory is freed with the last graph, and PyTorch refuses its handle from then on.
+        # All graphs share scratch memory: they run one after another, and the outputs of each step are read before the
+        # next step runs. The memory is freed with the last graph, and PyTorch does not accept its handle any more.
         if self._scratch is None or not self._graphs:
             self._scratch = torch.cuda.graph_pool_handle()
-        # PyTorch's own capture stream would belong to the device that captured first.
+        # A stream of our own: PyTorch's capture stream belongs to the device that was the first to capture.
         self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         graph = torch.cuda.CUDAGraph()
-        # The outer context restores the current stream: the inner one does not where ending the capture fails.
+        # The outer context restores the current stream, because the inner one does not if ending the capture fails.
         with (
             torch.cuda.stream(torch.cuda.current_stream(device)),
             torch.cuda.graph(graph, pool=self._scratch, stream=self._stream, capture_error_mode="thread_local"),
@@ -188,7 +192,8 @@ class CudaGraphRunner:
 
 
 class _CapturedMemory:
-    # A step's memory, addressed by its tables alone: one frame of each stream, each a sequence of its own.
+    # The memory of a step with one frame per stream, found through the step's tables alone. Each frame is a sequence of
+    # its own.
     def __init__(self, pool: KVCachePool, tables: StepTables, frame_tokens: int) -> None:
         self._pool = pool
         cuts = torch.arange(tables.frames + 1) * frame_tokens

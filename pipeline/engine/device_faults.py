@@ -1,8 +1,8 @@
-"""Decides after a failed run of the model: try the next frame, or give up the device.
+"""Decides after a failed run of the model whether to try the next frame or to give up on the device.
 
-Running out of memory is temporary, once the failed run's tensors are released. A CUDA error is not: every later call of
-the process fails too, or returns wrong numbers. A run that keeps failing counts as a broken device as well: a new
-process can help where the next frame cannot.
+Running out of memory is temporary, once the failed run's tensors are released. A CUDA error is permanent: every later
+call of the process fails too, or returns wrong numbers. If runs keep failing, the device counts as failed as well: a
+new process may succeed where another frame would not.
 """
 
 import gc
@@ -13,11 +13,11 @@ from ..errors import DeviceError
 from ..model.devices import is_device_failure, is_out_of_memory
 
 MOST_IN_A_ROW = 5
-"""Consecutive runs that fail with the same kind of error before the device is given up."""
+"""Number of consecutive runs that must fail with the same kind of error before the device counts as failed."""
 
 
 class DeviceFaults:
-    """Judges errors that were raised while the model ran, and counts consecutive ones.
+    """Classifies errors that were raised while the model ran, and counts consecutive ones.
 
     Args:
         device: `cpu` or `cuda:<n>`.
@@ -29,11 +29,11 @@ class DeviceFaults:
         self._in_a_row = 0
 
     def run_succeeded(self) -> None:
-        """Report a successful run, unless it was of first blocks only."""
+        """Report a successful run. Not to be called for a run of first blocks only."""
         self._in_a_row = 0
 
     def run_failed(self, error: Exception) -> None:
-        """Report an error of a run, whose streams have been reset. May clear the error's traceback.
+        """Report an error of a run whose streams have already been reset. May clear the error's traceback.
 
         Raises:
             DeviceError: the device failed, or too many runs in a row did.
@@ -44,10 +44,10 @@ class DeviceFaults:
         self._kind = kind
         if self._in_a_row >= MOST_IN_A_ROW:
             many = f"{self._in_a_row} runs in a row failed"
-            raise DeviceError(f"{self._device} is given up: {many}, {kind}: {_first_line(error)}")
+            raise DeviceError(f"giving up on {self._device}: {many}, {kind}: {_first_line(error)}")
 
     def check(self, error: Exception) -> None:
-        """Report an error of anything but a run of the model. Frees memory if there was too little.
+        """Report an error that did not occur in a run of the model. Frees memory if there was too little.
 
         Raises:
             DeviceError: the device failed.
@@ -63,7 +63,7 @@ class DeviceFaults:
             self._probe_device(error)
 
     def _probe_device(self, error: Exception) -> None:
-        # Libraries word it in their own way, but CUDA itself repeats a sticky error at any call.
+        # Each library words a sticky error in its own way, but CUDA itself repeats it at every call.
         if not self._device.startswith("cuda"):
             return
         try:
@@ -75,12 +75,12 @@ class DeviceFaults:
 
 
 def _first_line(error: Exception) -> str:
-    # PyTorch's advice on debugging kernels follows on further lines.
+    # The further lines are PyTorch's advice on debugging kernels.
     return str(error).partition("\n")[0]
 
 
 def _release_frames(error: BaseException | None) -> None:
-    # A traceback holds its stack frames, and these the tensors that filled the device.
+    # A traceback keeps its stack frames alive, and these keep the tensors that filled the device's memory.
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -1,4 +1,4 @@
-"""Measures a device, named as in the config: GPU name, free and peak memory, and the time in which a GPU was busy."""
+"""Reports a device's name, free memory, peak memory and busy time. Devices are named as in the config."""
 
 import resource
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from .batch_size import Room
 
 @dataclass(frozen=True, slots=True)
 class PeakMemory:
-    """Memory at its peak, since the process started.
+    """The peak memory use since the process started.
 
     Attributes:
-        used_bytes: what torch allocated on a GPU, or the resident memory of the process on a CPU.
-        reserved_bytes: what torch reserved on a GPU, or None on a CPU.
+        used_bytes: memory that torch allocated on a GPU, or the resident memory of the process on a CPU, in bytes.
+        reserved_bytes: memory that torch reserved on a GPU, in bytes; None on a CPU.
     """
 
     used_bytes: int
@@ -29,7 +29,7 @@ def free_room(device: str) -> Room | None:
 
 
 def peak_memory(device: str) -> PeakMemory:
-    """The peak memory of a device, `cpu` or `cuda:<n>`."""
+    """The peak memory use on a device, `cpu` or `cuda:<n>`."""
     if device.startswith("cuda"):
         return PeakMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
     return PeakMemory(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, None)
@@ -43,7 +43,7 @@ def gpu_name(device: str) -> str | None:
 def gpu_busy_s(device: str, work: Callable[[], None]) -> float | None:
     """Seconds in which the GPU ran kernels or copies during `work`; None on a CPU, or if the profiler recorded nothing.
 
-    The profiler slows down the host, so compare the result with the duration of work that runs without it.
+    The profiler slows down the host, so compare the result with how long the same work takes without the profiler.
     """
     if not device.startswith("cuda"):
         return None
@@ -58,7 +58,7 @@ def gpu_busy_s(device: str, work: Callable[[], None]) -> float | None:
 
 
 def covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Length of the union of spans: overlaps count once."""
+    """Total length of the spans, where overlaps count once."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))

@@ -1,7 +1,8 @@
 """The engine: owns the weights and every stream's memory, and turns frames into features. Used by one thread.
 
-The first `scale_frames` frames of a stream attend to each other in both directions, so their features are returned
-together, with the last of them (flag `warmup`). Every frame results in exactly one outcome: features or a failure.
+The first `scale_frames` frames of a stream attend to each other in both directions. So their features are returned
+together, once the last of these frames has arrived (flag `warmup`). Every frame results in exactly one outcome: either
+features or a failure.
 """
 
 import time
@@ -37,18 +38,18 @@ __all__ = ["Engine", "EngineStatistics", "ModelDescription", "Outcome", "StreamS
 
 
 class Engine:
-    """Loads the model. A context manager: leaving it frees the streams' memory.
+    """Loads the model and runs it. A context manager: leaving it frees the streams' memory.
 
-    Its device becomes the thread's current one: Triton and CUDA graph capture work on no other.
+    The model's device becomes the current device of the thread, because Triton and CUDA graph capture work only there.
 
     Attributes:
-        description: what runs.
+        description: which model runs, and how.
         load_times: how long loading took.
-        model_runner, executor, preprocessor, pool, streams: its parts.
+        model_runner, executor, preprocessor, pool, streams: the parts of the engine.
 
     Raises:
         ModelError: the checkpoint or the device cannot be used.
-        ValueError: the configuration is impossible.
+        ValueError: the config is invalid.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -97,7 +98,7 @@ class Engine:
             self.close_stream(stream.camera)
 
     def statistics(self) -> EngineStatistics:
-        """Counts and memory. Cheap; safe to call often."""
+        """Counters and memory use. Cheap, so it may be called often."""
         return replace(self.executor.counts, streams=tuple(map(stream_statistics, self.streams)))
 
     def open_stream(self, camera: str, stream: StreamConfig, resize: ResizeMode) -> None:
@@ -114,14 +115,15 @@ class Engine:
         self.streams.close(camera)
 
     def renew_stream(self, camera: str) -> bool:
-        """End a stream's epoch, so that its next frame begins a new one: for a stream whose start showed nothing.
+        """End a stream's epoch, so that its next frame begins a new one, for example if the camera started in the dark.
 
         With `epoch_frames`, the new epoch begins like any other, with the stream's last `scale_frames` frames: the next
-        record has the flag `reset`, no frame waits and none is published twice. Without, the memory is cleared: the
-        next `scale_frames` frames are collected as for a new stream. Nothing runs before the next frame arrives.
+        record has the flag `reset`, no frame waits and none is published twice. Without `epoch_frames`, the memory is
+        cleared, and the next `scale_frames` frames are collected as for a new stream. Nothing runs before the next
+        frame arrives.
 
         Returns:
-            whether an epoch was ended; False while the first block is still being collected, which continues.
+            whether an epoch was ended. False while the first block is still being collected, which then continues.
 
         Raises:
             ValueError: the camera has no stream.
@@ -133,13 +135,13 @@ class Engine:
         """Write a stream's memory to a safetensors file, atomically. The stream is unchanged.
 
         Args:
-            camera: whose stream.
+            camera: name of the camera whose stream is saved.
             path: the file, in an existing folder; replaced if it exists.
-            deadline_s: `time.monotonic()` at which to give up, or None.
+            deadline_s: `time.monotonic()` at which to give up, or None for no deadline.
 
         Raises:
-            StateError: its memory is empty or cannot be copied from the device, frames of it wait (see `flush`), or the
-                file cannot be written in time.
+            StateError: the stream's memory is empty or cannot be copied from the device, frames of the stream wait (see
+                `flush`), or the file cannot be written in time.
             DeviceError: the device failed.
             ValueError: the camera has no stream.
         """
@@ -153,8 +155,8 @@ class Engine:
     def load_state(self, camera: str, path: Path, *, max_age_s: float | None = None) -> SavedStream:
         """Restore an open stream from a file, bit-exact on the same device, with the file's epoch and frame number.
 
-        Its present memory and waiting frames are dropped. The next frame continues the epoch if its size is that of the
-        file's frames, whatever connection of its source it comes from; otherwise it begins a new epoch.
+        The stream's current memory and waiting frames are dropped. The next frame continues the epoch if it has the
+        size of the saved frames, whatever connection of its source it comes from; otherwise it begins a new epoch.
 
         Args:
             camera: whose stream.
@@ -165,9 +167,10 @@ class Engine:
             the file's header.
 
         Raises:
-            StateError: the file cannot be read, is too old, or is of another model, configuration or size; the message
-                says what differs. The stream is unchanged, or empty if the file's tensors are damaged.
-            AdmissionError: there is no memory for it. The stream is empty then.
+            StateError: the file cannot be read, is too old, or is for another model, config or image size; the message
+                says what differs. The stream is unchanged, but if the file's tensors are damaged, it is empty
+                afterwards.
+            AdmissionError: there is not enough memory for the stream. The stream is empty afterwards.
             DeviceError: the device failed.
             ValueError: the camera has no stream.
         """
@@ -177,15 +180,15 @@ class Engine:
         except (RuntimeError, MemoryError) as error:  # torch's
             self.executor.check(error)
             if is_out_of_memory(error):
-                raise AdmissionError(f"no memory to restore a stream from {path}: {error}") from error
+                raise AdmissionError(f"not enough memory to restore a stream from {path}: {error}") from error
             raise
 
     @torch.inference_mode()
     def flush(self, camera: str) -> list[Outcome]:
-        """Run a stream's waiting frames: they become its scale frames, fewer than configured.
+        """Run a stream's waiting frames. They become its scale frames, which are then fewer than configured.
 
         Returns:
-            their features or failures; empty if none wait or the camera has no stream.
+            features or failures of these frames; empty if no frames wait or the camera has no stream.
 
         Raises:
             DeviceError: the device failed.
@@ -204,10 +207,10 @@ class Engine:
 
     @torch.inference_mode()
     def prepare(self, frames: Sequence[Frame]) -> None:
-        """Preprocess the images of frames that the next step may take, so that it begins sooner.
+        """Preprocess the images of frames that the next step may take, so that the step begins sooner.
 
-        They stay on the device until the next call. Frames that cannot be preprocessed are left to the step, which
-        reports why.
+        The images stay on the device until the next call. Frames that cannot be preprocessed are left to the step,
+        which reports the reason.
         """
         self._stepper.prepare(frames)
 
@@ -221,28 +224,28 @@ class Engine:
     ) -> Iterator[StepOutput]:
         """Take frames, one or more consecutive ones of each camera, and yield the results as they become available.
 
-        Images of one model size share a forward pass, however old their streams are, at most `max_batch` frames at a
-        time. A stream's first block is never split, nor are the up to `run_frames` frames of a stream that run
-        together, with the same numbers as one by one.
+        Images of one model size share a forward pass, however old their streams are, with at most `max_batch` frames
+        per pass. A stream's first block is never split. Nor are a stream's later frames that run together, at most
+        `run_frames`; their results are the same as one by one.
 
-        * An unusable frame (too thin, wrong shape, no stream) fails alone.
-        * No room for a stream's memory: its frames fail, and the next frame tries again.
-        * A forward pass fails: its frames fail, and its streams are reset.
-        * A frame's numbers are not finite: its features are published with the flag `nan`, and its stream is reset.
+        * If a frame is unusable (too thin, wrong shape, no stream), only this frame fails.
+        * If there is no room for a stream's memory, its frames fail, and the next frame tries again.
+        * If a forward pass fails, its frames fail, and its streams are reset.
+        * If a frame's numbers are not finite, its features are published with the flag `nan`, and its stream is reset.
           Where `kda` blocks run, frames just before it in the same pass may be affected too.
-        * The image size changes, or the source was reconnected: waiting frames are run, then the stream is reset.
-        * A stream's epoch is over (see also `renew_stream`): a new one begins with its last frames, which run again
-          before this frame and are not published twice.
+        * If the image size changes or the source was reconnected, waiting frames are run, then the stream is reset.
+        * If a stream's epoch is over (see also `renew_stream`), a new one begins with the stream's last frames, which
+          run again before the new frame and are not published twice.
 
         Args:
-            frames: what to take.
+            frames: the frames to take.
             while_device_busy: called while a GPU runs the step's last forward pass and this thread would only wait;
-                never on a CPU. It may call `prepare`.
+                never called on a CPU. It may call `prepare`.
 
         Yields:
             features and failures of each forward pass as soon as it is done; iterate until exhausted. A camera's
             features are in the order of its frames. A frame that waits for the rest of its stream's first block has no
-            result yet: the whole block's are returned with its last frame.
+            result yet; the results of the whole block are returned once its last frame has arrived.
 
         Raises:
             DeviceError: the device failed; the engine must not be used any more.
@@ -256,14 +259,14 @@ class Engine:
         How long a pass takes then is in `load_times`.
 
         Args:
-            sizes: width and height of the cameras' frames; all are cropped or padded as the open streams ask for
-                (cropped, if there are none).
+            sizes: width and height of the cameras' frames. Each size is cropped or padded in all ways that the open
+                streams ask for, or cropped if there are no streams.
             on_pass: called after each forward pass.
 
         Raises:
-            ValueError: images of this size cannot be fitted to the model.
+            ValueError: images of such a size cannot be fitted to the model.
             DeviceError: the device failed.
-            torch.OutOfMemoryError: the device has no memory for one frame.
+            torch.OutOfMemoryError: the device has not enough memory for one frame.
         """
         self.load_times = replace(self.load_times, frame_s=self._stepper.warm_up(sizes, on_pass))
 
@@ -278,6 +281,8 @@ def _check(config: ModelConfig) -> None:
     if not config.output.tokens or len(set(config.output.tokens)) < len(config.output.tokens):
         raise ValueError(f"output.tokens must be distinct groups, at least one, got {list(config.output.tokens)}")
     if config.output.pool < 1 or config.max_batch < 1:
-        raise ValueError(f"output.pool and max_batch must be at least 1, got {config.output.pool}, {config.max_batch}")
+        raise ValueError(
+            f"output.pool and max_batch must be at least 1, got {config.output.pool} and {config.max_batch}"
+        )
     if config.image_width < patch_size or config.image_width % patch_size:
         raise ValueError(f"image_width must be a multiple of the patch size {patch_size}, got {config.image_width}")

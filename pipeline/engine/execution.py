@@ -1,4 +1,4 @@
-"""Chooses how the network runs: as configured, or the fastest way that is possible."""
+"""Chooses how the network runs: as configured, or in the fastest possible way."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Execution:
 
     Attributes:
         name: `plain`, `fused` or `captured`.
-        graphs: runs it, unless it is plain.
+        graphs: runs the network with fused kernels; None for plain execution.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Runs chunks in batches. Every frame becomes an outcome, features or a failure; no stream is left half written."""
+"""Runs chunks in batches. Every frame has an outcome, either features or a failure; no stream is left half written."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ from .stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """Results of one forward pass, available together.
+    """The results of one forward pass, or failures outside of one.
 
     Attributes:
         outcomes: features of one forward pass, or failures.
-        last: whether it is the step's last forward pass. A step may have none: all its frames failed, or wait.
+        last: whether the results are those of the step's last forward pass. If all frames of a step fail or wait, it
+            has no forward pass.
     """
 
     outcomes: list[Outcome]
@@ -31,7 +32,7 @@ class BatchExecutor:
     Every method raises DeviceError where the device itself failed, or where runs keep failing (see `DeviceFaults`).
 
     Attributes:
-        counts: what was run so far, without the streams.
+        counts: counters of what was run so far, without statistics of the streams.
 
     Args:
         model_runner: runs a batch.
@@ -57,7 +58,7 @@ class BatchExecutor:
         Args:
             chunks: frames taken from their streams.
             started_ns: monotonic time at which the step began.
-            last: whether they are the step's last chunks.
+            last: whether these are the step's last chunks.
             while_device_busy: see `ModelRunner.run`; called for the step's last batch only.
         """
         prepared: list[FrameChunk] = []
@@ -75,19 +76,19 @@ class BatchExecutor:
             yield StepOutput(self._run(batch, started_ns, while_device_busy if is_last else None), is_last)
 
     def renew(self, streams: Sequence[Stream], started_ns: int) -> None:
-        """Begin new epochs from the streams' last frames. Where that fails, epochs begin empty, with the next frame."""
+        """Begin new epochs from the streams' last frames. If that fails, epochs begin empty, with the next frame."""
         chunks = [FrameChunk(stream, stream.renew()) for stream in streams]
         for batch in batches(chunks, self._config.max_batch):
             try:
                 self._advance(batch, started_ns, None)
-            except Exception as error:  # whatever it was, later frames must not be lost
+            except Exception as error:  # whatever failed, later frames must not be lost
                 self._faults.run_failed(error)
 
     def warm_up(self, chunk: FrameChunk) -> None:
         """Run a chunk without counting it.
 
         Raises:
-            RuntimeError: whatever failed, unchanged.
+            RuntimeError: the original error, unchanged.
         """
         try:
             self._model_runner.prepare(chunk)
@@ -97,23 +98,23 @@ class BatchExecutor:
             raise
 
     def check(self, error: Exception) -> None:
-        """Report an error that was not raised by a run of the model, see `DeviceFaults.check`."""
+        """Report an error that did not occur in a run of the model, see `DeviceFaults.check`."""
         self._faults.check(error)
 
     def fail_with(self, stamps: Sequence[FrameStamp], error: Exception) -> list[Outcome]:
-        """Fail frames because of an error that was not raised by a run of the model."""
+        """Return failures of frames whose error did not occur in a run of the model."""
         self.check(error)
         return self.fail(stamps, _reason(error))
 
     def fail(self, stamps: Sequence[FrameStamp], reason: str) -> list[Outcome]:
-        """Fail frames for a reason."""
+        """Return failures of frames, with the given reason, and count them."""
         self.counts = self.counts.plus(failures=len(stamps))
         return [FrameFailure(stamp, reason) for stamp in stamps]
 
     def _run(self, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None) -> list[Outcome]:
         try:
             features = self._advance(batch, started_ns, while_device_busy)
-        except Exception as error:  # whatever it was, no frame may be lost
+        except Exception as error:  # whatever failed, no frame may be lost
             self._faults.run_failed(error)
             return self.fail([frame.stamp for chunk in batch for frame in chunk.frames], _reason(error))
         spoilt = sum(Flag.NAN in record.flags for record in features)
@@ -126,7 +127,8 @@ class BatchExecutor:
         except Exception:
             _restart(batch, {chunk.stream.camera for chunk in batch})
             raise
-        # A first block says nothing about later frames: where those always fail, a first block follows each failure.
+        # A successful first block says nothing about later frames: if these always fail, every failure is followed by a
+        # first block.
         if not all(Flag.WARMUP in record.flags for record in features):
             self._faults.run_succeeded()
         _restart(batch, {record.stamp.camera for record in features if Flag.NAN in record.flags})

@@ -1,9 +1,10 @@
 """The aggregator with fused kernels: the same weights and results as `Aggregator`, with a quarter of its launches.
 
-Everything that changes from step to step is read on the device (`StepTables`); nothing is read back and no shape
-depends on it, so a step of one frame a stream can be captured as a CUDA graph and replayed indefinitely. The residual
-stream stays float32; the input of a linear layer is in that layer's number format. Results differ from `Aggregator`'s
-by rounding only: it rounds to that format at the same places, except within a kernel.
+Everything that changes from step to step is read from tables on the device (`StepTables`); nothing is read back to the
+host, and no shape depends on the tables. So a step with one frame per stream can be captured as a CUDA graph and
+replayed indefinitely. The residual stream stays float32; the input of a linear layer is in that layer's number format.
+Results differ from those of `Aggregator` only by rounding: both round to that format at the same places, but
+`Aggregator` also rounds between operations that are fused here into one kernel.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,20 +30,20 @@ from ..model.patch_embed import TransformerPatches
 from ..model.rope import Rotation, rotation_3d
 
 Mix = Callable[[Tensor], Tensor]
-"""Mixes normalised tokens [F, P, C] of a block; returns its branch of the residual sum, contiguous."""
+"""Mixes a block's normalised tokens [F, P, C]; returns the block's branch of the residual sum, contiguous."""
 
 
 class Memory(Protocol):
     """The memory of a step's streams."""
 
     def layer(self, index: int) -> Tensor:
-        """Keys and values [2, T, H, D] of an attention layer."""
+        """The keys and values [2, T, H, D] of an attention layer."""
 
     def settle(self, index: int) -> None:
-        """Called after each attention layer."""
+        """Finish an attention layer. Called after its attention."""
 
     def scan(self, layer: int, attention: KimiDeltaAttention, tokens: Tensor) -> Tensor:
-        """Run tokens [F, P, C] through a `kda` layer, continuing its streams' states; returns the same shape."""
+        """Run tokens [F, P, C] through a `kda` layer, continuing the streams' states; returns the same shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class FusedAggregator:
     """Runs an aggregator with fused kernels.
 
     Args:
-        model: holds the weights, on any device; on a CPU the kernels' references run, slowly.
+        model: holds the weights, on any device. On a CPU, the kernels' reference implementations run, which are slow.
     """
 
     def __init__(self, model: Aggregator) -> None:
@@ -67,13 +68,13 @@ class FusedAggregator:
     def __call__(
         self, images: Tensor, tables: StepTables, memory: Memory, layers: tuple[int, ...]
     ) -> Iterator[LayerOutput]:
-        """Run a step lazily, see `Aggregator.forward`: blocks run as outputs are asked for.
+        """Run a step lazily, see `Aggregator.forward`: blocks run only when their outputs are asked for.
 
         Args:
             images: float32 [F, 3, h, w], RGB in [0, 1].
-            tables: the step's, on the images' device. They say where its keys and values are written.
-            memory: that of the step's streams.
-            layers: block pairs whose outputs are wanted, ascending.
+            tables: the step's tables, on the images' device. They say where keys and values are written.
+            memory: the memory of the step's streams.
+            layers: indices of the block pairs whose outputs are wanted, ascending.
 
         Yields:
             the outputs, each valid until the next one is asked for.
@@ -98,9 +99,9 @@ class FusedAggregator:
                 yield LayerOutput(layer, frame, tokens)
 
     def constants(self, rows: int, columns: int) -> tuple[object, ...]:
-        """The tables that a step of frames with this grid reads besides weights, computed if not cached.
+        """The tables, besides weights, that a step reads for frames with this grid. Computed if they are not cached.
 
-        The cache may evict them: a capture must get them first and keep them as long as the graph.
+        The cache may evict these tables. So they must be fetched before a capture, and kept as long as the graph.
         """
         embed = self._model.patch_embed
         return (self._model.grid_tables(rows, columns), *embed.grid_constants(rows, columns))
@@ -125,7 +126,7 @@ class FusedAggregator:
 
 
 def _run(tokens: Tensor, blocks: list[tuple[Block, Mix]]) -> Iterator[None]:
-    # Runs blocks over the residual stream float32 [F, P, C], in place; yields after each block.
+    # Runs blocks in place over the residual stream, float32 [F, P, C]; yields after each block.
     first = blocks[0][0]
     normed = torch.empty_like(tokens, dtype=first.mlp.fc1.weight.dtype)
     norm(tokens, first.norm1.weight, first.norm1.bias, normed, first.norm1.eps)
@@ -179,7 +180,7 @@ def _across(block: Block, step: _Step, index: int) -> Mix:
 
 
 def _rotary(rotation: Rotation) -> RotaryTables:
-    # [F or 1, P, 1, D/2], or [F or 1, P, 1, 2, D/4] in the halves layout, to [F or 1, P, D/2].
+    # Reshapes [F or 1, P, 1, D/2], or [F or 1, P, 1, 2, D/4] in the halves layout, to [F or 1, P, D/2].
     cos, sin = (part.flatten(2).contiguous() for part in (rotation.cos, rotation.sin))
     return RotaryTables(cos, sin, rotation.pairs)
 

@@ -1,4 +1,4 @@
-"""Copies of a forward pass's results from the device to the host, begun while the device still computes."""
+"""Copies the results of a forward pass from the device to the host. Copies begin while the device still computes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ class DeviceBuffer:
     """Results on the device.
 
     Attributes:
-        numbers: [F, numbers of a frame], a row a frame.
-        written: recorded once they are written; None on a CPU.
+        numbers: [F, numbers per frame], one row per frame.
+        written: event that is recorded once the numbers are written; None on a CPU.
     """
 
     numbers: Tensor
@@ -21,10 +21,11 @@ class DeviceBuffer:
 
     @classmethod
     def of(cls, numbers: Tensor) -> "DeviceBuffer":
-        """Numbers that the work launched so far writes."""
+        """Wrap numbers that are written by the work launched so far."""
         if numbers.device.type != "cuda":
             return cls(numbers, None)
-        # External: recorded at each replay of a graph, for streams outside of it.
+        # External: the event is recorded at each replay of a graph, so that CUDA streams outside the graph can wait for
+        # it.
         written = torch.cuda.Event(external=True)  # type: ignore[no-untyped-call]
         written.record(torch.cuda.current_stream(numbers.device))
         return cls(numbers, written)
@@ -32,12 +33,12 @@ class DeviceBuffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostCopy:
-    """Buffers on their way to the host.
+    """Copies of buffers to the host that have been started.
 
     Attributes:
-        buffers: in the host's memory; not to be read before `wait`.
-        held: on the device; not to be written before `wait`.
-        done: recorded at the end of the copies; None where there is nothing to wait for.
+        buffers: the copies in host memory; not to be read before `wait`.
+        held: the buffers on the device; not to be written before `wait`.
+        done: event that is recorded at the end of the copies; None if there is nothing to wait for.
     """
 
     buffers: tuple[Tensor, ...]
@@ -50,7 +51,7 @@ class HostCopy:
         return self.done is not None and not self.done.query()  # type: ignore[no-untyped-call]
 
     def wait(self) -> tuple[Tensor, ...]:
-        """Block until the copies are done, and return the buffers."""
+        """Block until the copies are done, and return the buffers in host memory."""
         if self.done is not None:
             self.done.synchronize()
         return self.buffers

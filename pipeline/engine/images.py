@@ -16,24 +16,25 @@ from ..frames import Frame, FrameStamp, Pixels
 from .preprocess import ResizeGeometry, preprocess, upload
 
 KEPT_GEOMETRIES = 16
-"""Resize geometries whose filter tables are kept, about ten kilobytes each."""
+"""Number of resize geometries whose filter tables are kept; the tables take about ten kilobytes per geometry."""
 
 _MEAN, _STD = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-"""The model normalises; here images stay whole levels of 255, which the replay buffer keeps as bytes."""
+"""Images are not normalised here but in the model. So they stay whole levels k / 255, which the replay buffer keeps as
+bytes."""
 
 COPIERS = 4
-"""Threads that copy a large image: on a server, one copied 7.6 GB/s, four 17.7 GB/s (3840x2160)."""
+"""Number of threads that copy a large image. On a server, one thread copied 7.6 GB/s and four 17.7 GB/s (3840x2160)."""
 
 LARGE_BYTES = 4 << 20
-"""Images from this size on are copied by several threads: at 2.3 MB they waited for each other longer than they saved,
-at 6.2 MB they saved 0.1 ms of 0.8 (measured beside an H200)."""
+"""Size in bytes from which several threads copy an image. At 2.3 MB the threads waited for each other longer than they
+saved; at 6.2 MB they saved 0.1 ms of 0.8 ms (measured on the host of an H200)."""
 
 
 class ImagePreprocessor:
-    """Makes the model's images, on demand or prefetched; equal to `preprocess` within one level of 255.
+    """Makes the model's images, on demand or ahead of time. They equal those of `preprocess` to within 1 / 255.
 
     Args:
-        device: where images are made and stay.
+        device: where images are made and stored.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -44,14 +45,14 @@ class ImagePreprocessor:
         self._copiers = ThreadPoolExecutor(COPIERS - 1, "retinad-copy")
 
     def prefetch(self, frames: Sequence[tuple[Frame, ResizeGeometry]]) -> None:
-        """Make images for `image_of`, replacing those prefetched before. Skips images that cannot be made."""
+        """Make images for later calls of `image_of`, replacing those of the previous call. Skips unusable frames."""
         self._prefetched.clear()
         for frame, geometry in frames:
             with suppress(ValueError, RuntimeError):  # RuntimeError: torch's, out of memory among them
                 self._prefetched[frame.stamp] = geometry, self.make(frame.pixels, geometry)
 
     def image_of(self, frame: Frame, geometry: ResizeGeometry) -> Tensor:
-        """A frame's image: the prefetched one, which is then released, or a new one; see `preprocess`."""
+        """Return a frame's image, either the prefetched one, which is then released, or a new one; see `preprocess`."""
         made = self._prefetched.pop(frame.stamp, None)
         return made[1] if made is not None and made[0] == geometry else self.make(frame.pixels, geometry)
 

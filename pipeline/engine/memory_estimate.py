@@ -1,7 +1,7 @@
-"""Estimates the device memory that a config takes, as sums that can be checked: weights, streams, the largest forward.
+"""Estimates the device memory that a config needs: for the weights, for the streams, and for the largest forward pass.
 
-The sums are those of the pool: a camera that `max_streams` admits allocates exactly its sum once its first frame has
-shown its size.
+For streams, the estimate is the pool's own calculation: once a camera's first frame has shown its size, its stream
+allocates exactly the estimated memory.
 """
 
 import os
@@ -19,24 +19,24 @@ from .preprocess import ResizeGeometry, resize_geometry
 from .token_shape import TokenShape
 
 ASSUMED_SIZE = (640, 480)
-"""The size of a camera's frames where nothing says it: 4:3."""
+"""Width and height that are assumed for a camera's frames if the config does not state them: 4:3."""
 
 
 @dataclass(frozen=True, slots=True)
 class CameraEstimate:
-    """What one camera takes.
+    """The memory that one camera needs.
 
     Attributes:
         name: the camera's name.
-        source_size: width and height of its frames.
+        source_size: width and height of the camera's frames.
         size_is_known: whether that size is known; otherwise it is assumed.
-        model_size: width and height of the images in the model.
-        cache: the sum of the stream's memory in words; None if no global block runs.
-        cache_bytes: bytes of the stream's memory.
-        epoch_image_bytes: bytes of the images that are kept for the next epoch.
-        step_frames: the most frames of the camera in one step, after the first one.
-        forward_frames: the most frames of the camera in one forward pass, the first one included.
-        frame_bytes: bytes, about, that a forward pass computes with per frame.
+        model_size: width and height of the model's images.
+        cache: the size of the stream's memory as text, with its calculation; None if no global block runs.
+        cache_bytes: size of the stream's memory in bytes.
+        epoch_image_bytes: total size of the images that are kept for the next epoch, in bytes.
+        step_frames: maximum number of the camera's frames in one step, except in the first step.
+        forward_frames: maximum number of the camera's frames in one forward pass, including the first one.
+        frame_bytes: approximate memory that a forward pass needs per frame, in bytes.
     """
 
     name: str
@@ -52,20 +52,20 @@ class CameraEstimate:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the camera holds for as long as it runs."""
+        """Memory that the camera holds as long as it runs, in bytes."""
         return self.cache_bytes + self.epoch_image_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """What a config takes of its device.
+    """The device memory that a config needs.
 
     Attributes:
-        weights_bytes: bytes of the weights.
-        parameters: numbers in the weights.
-        cameras: what each camera takes.
-        forward_frames: frames of the largest forward pass.
-        forward_bytes: bytes, about, that it computes with.
+        weights_bytes: size of the weights in bytes.
+        parameters: number of parameters in the weights.
+        cameras: the memory that each camera needs.
+        forward_frames: number of frames in the largest forward pass.
+        forward_bytes: approximate memory that this forward pass needs, in bytes.
     """
 
     weights_bytes: int
@@ -76,12 +76,12 @@ class MemoryEstimate:
 
     @property
     def lasting_bytes(self) -> int:
-        """Bytes that are held between steps."""
+        """Memory that is held between steps, in bytes."""
         return self.weights_bytes + sum(camera.nbytes for camera in self.cameras)
 
     @property
     def total_bytes(self) -> int:
-        """Bytes that are held during the largest step."""
+        """Memory that is held during the largest step, in bytes."""
         return self.lasting_bytes + self.forward_bytes
 
 
@@ -93,10 +93,10 @@ def estimate_memory(
     Args:
         model: the model.
         cameras: the cameras.
-        sizes: width and height of each camera's frames; None where they are unknown: `ASSUMED_SIZE` is assumed.
+        sizes: width and height of each camera's frames, or None if they are unknown; `ASSUMED_SIZE` is then assumed.
 
     Raises:
-        ValueError: frames of such a size cannot be resized to the model.
+        ValueError: frames of such a size cannot be fitted to the model.
     """
     weights = list(blank_model(model).state_dict().values())
     estimates = tuple(_estimate_camera(model, *pair) for pair in zip(cameras, sizes, strict=True))
@@ -111,19 +111,19 @@ def estimate_memory(
 
 
 def device_bytes(device: str) -> int:
-    """Bytes of memory that a device has, free or not: a GPU's own, or the machine's for the CPU."""
+    """Total memory of a device in bytes, free or not. For the CPU, it is the machine's memory."""
     if device == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return torch.cuda.get_device_properties(device).total_memory
 
 
 def lasting_limit(device_bytes: int) -> int:
-    """Bytes of a GPU's memory that weights and streams may hold; the rest is left for steps."""
+    """Memory in bytes that weights and streams may hold on a GPU with `device_bytes`; the rest is left for steps."""
     return device_bytes - device_bytes // HEADROOM
 
 
 def tokens_per_frame(model: ModelConfig, size: Size = ASSUMED_SIZE, resize: ResizeMode = ResizeMode.CROP) -> int:
-    """P, the tokens of one frame of this size."""
+    """P, the number of tokens per frame, for frames of this size."""
     return _token_shape(model, _geometry(model, size, resize)).tokens
 
 
@@ -147,7 +147,8 @@ def _estimate_camera(model: ModelConfig, camera: CameraConfig, size: Size | None
 
 
 def _largest_forward(cameras: Sequence[CameraEstimate], max_batch: int) -> tuple[int, int]:
-    # Frames and bytes. Batches are of one image size and of `max_batch` frames at most, and split no camera's frames.
+    # The numbers of frames and bytes of the largest forward pass. A batch has images of one size. It has at most
+    # `max_batch` frames, unless one camera alone has more, because the frames of a camera are never split.
     forwards = []
     for size in {camera.model_size for camera in cameras}:
         group = [camera for camera in cameras if camera.model_size == size]

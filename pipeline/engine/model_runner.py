@@ -25,22 +25,22 @@ from .token_shape import TokenShape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameChunk:
-    """Consecutive frames of one stream that run together: its first block, or one or more later frames."""
+    """Consecutive frames of one stream that run together: the stream's first block, or one or more later frames."""
 
     stream: Stream
     frames: tuple[PreparedFrame, ...]
 
 
 WhileDeviceBusy = Callable[[Callable[[], bool]], None]
-"""Work for the host while the device runs a batch. Its argument tells whether the device is still busy. Must not
-raise."""
+"""A function with work for the host to do while the device runs a batch. Its argument is a function that tells whether
+the device is still busy. It must not raise."""
 
 Batch = tuple[FrameChunk, ...]
-"""Chunks of different streams whose images have one size; they run in one forward pass."""
+"""Chunks of different streams that run in one forward pass; all their images have the same size."""
 
 
 def batches(chunks: Sequence[FrameChunk], max_batch: int) -> Iterator[Batch]:
-    """Group chunks by image size into batches of at most `max_batch` frames. No chunk is split."""
+    """Group chunks by image size into batches of at most `max_batch` frames. No chunk is split, even if it has more."""
     by_size: dict[Size, list[FrameChunk]] = {}
     for chunk in chunks:
         by_size.setdefault(chunk.frames[0].geometry.model_size, []).append(chunk)
@@ -60,10 +60,10 @@ class ModelRunner:
     Args:
         model: the network, on its device.
         config: the model's configuration.
-        heads: what is published of each frame.
+        heads: make the published outputs.
         pool: storage of the streams' KV caches.
         backend: attention backend.
-        graphs: runs the network with fused kernels; None to run it as plain modules.
+        graphs: runs the network with fused kernels; None to run it as plain PyTorch modules.
 
     Attributes:
         model, heads, backend, graphs: as given.
@@ -104,12 +104,12 @@ class ModelRunner:
     def run(self, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None = None) -> list[Features]:
         """Run a batch and advance its streams.
 
-        If it raises, each stream's cache is unchanged or empty (see `Step`).
+        After an exception, each stream's cache is unchanged or empty (see `Step`).
 
         Args:
-            batch: what to run; each chunk prepared.
+            batch: the batch; `prepare` must have been called for each of its chunks.
             started_ns: monotonic time at which the step began.
-            while_device_busy: called once all work is launched, unless it is already done.
+            while_device_busy: called once all work is launched, unless the work is already done by then.
 
         Returns:
             features of all frames, in order.

@@ -1,4 +1,4 @@
-"""Opens an engine: loads the weights, warms up, translates device errors."""
+"""Opens an engine: loads the weights, warms the engine up, and translates device errors."""
 
 import os
 from collections.abc import Sequence
@@ -26,8 +26,9 @@ def open_engine(model: ModelConfig, sizes: Sequence[Size] = (), on_pass: OnPass 
         ModelError: the weights cannot be used or do not fit in memory, or the device cannot be used as installed.
         DeviceError: the device failed.
     """
-    # Leaves a core for the captures and the event loop: torch's threads spin while they wait for each other. Measured
-    # with the tiny model on two shared cores: 0.7 to 3.6 frames/s with two threads, 3.6 to 8.1 with one.
+    # Leaves one core to the capture processes and the event loop, because torch's threads spin while they wait for each
+    # other. Measured with the tiny model on two shared cores: 0.7 to 3.6 frames/s with two threads, 3.6 to 8.1 frames/s
+    # with one.
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
     device = model.device
     try:

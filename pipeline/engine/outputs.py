@@ -1,9 +1,9 @@
-"""Output heads: they make the published outputs of each frame, gathered on the device and unpacked on the host.
+"""Output heads make the published outputs of each frame. Outputs are gathered on the device and unpacked on the host.
 
 An `OutputHead` declares its outputs for a frame of a given size, and writes their numbers to a buffer on the device.
-The engine runs a list of heads in every forward pass: plain, fused, or captured as a CUDA graph. Each buffer is copied
-to the host as soon as its head is done, while the device computes the next layers. The published arrays are views of
-that copy, which is never overwritten.
+The engine runs a list of heads in every forward pass, whether plain, fused, or captured as a CUDA graph. Each head's
+buffer is copied to the host as soon as the head is done, while the device computes the next layers. The published
+arrays are views of that copy, which is never overwritten.
 
 To add an output, say depth:
 
@@ -15,8 +15,9 @@ To add an output, say depth:
 4. `config.ModelConfig.deepest_layer`: include the layers that it reads, since blocks run up to there.
 5. `config.OutputConfig` and the daemon's `config/tables.py`: add the key that asks for it.
 
-Host copies, the check for non-finite numbers, publisher, `extract` and `check --memory` follow from the declared
-outputs. `publish/encode.py` changes only if the message says more of it than name, shape and number format.
+Nothing else needs a change: host copies, the check for non-finite numbers, the publisher, `extract` and
+`check --memory` use the declared outputs. Only if messages are to say more about the output than its name, shape and
+number format, `publish/encode.py` must be extended.
 """
 
 import math
@@ -34,16 +35,16 @@ from .host_copy import DeviceBuffer
 from .token_shape import TokenShape
 
 KEPT_SHAPES = 64
-"""Token shapes whose buffer layouts are cached."""
+"""Number of token shapes whose buffer layouts are cached."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadInputs:
-    """What a head reads of one forward pass.
+    """The tokens of one forward pass that a head reads.
 
     Attributes:
         layers: tokens of the layers that the head reads, in the order of `OutputHead.layers`: float32 [F, P, C] each.
-        shape: what the tokens of each frame are.
+        shape: the token shape of each frame.
     """
 
     layers: tuple[LayerOutput, ...]
@@ -51,31 +52,32 @@ class HeadInputs:
 
 
 class OutputHead(Protocol):
-    """Makes outputs from the tokens of a forward pass. Keeps nothing from one pass to the next."""
+    """Makes outputs from the tokens of a forward pass. A head keeps no state from one pass to the next."""
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Layer pairs whose tokens it reads, ascending, at least one. The head runs as soon as the last one is done."""
+        """Layer pairs that the head reads, ascending, at least one. It runs as soon as the last of them is done."""
 
     @property
     def checks_finite(self) -> bool:
         """Whether `gather` reports which frames are finite. A head that reads the deepest layer must."""
 
     def outputs(self, shape: TokenShape) -> tuple[Output, ...]:
-        """Its outputs for a frame with these tokens, in published order; all of one number format."""
+        """The head's outputs for a frame with these tokens, in published order; all have the same number format."""
 
     def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> Tensor | None:
         """Compute the outputs of all frames.
 
-        May run while a CUDA graph is captured: it must not wait for the device, and no shape may depend on numbers.
+        This method may run while a CUDA graph is captured. So it must not wait for the device, and no shape may depend
+        on the values of tokens.
 
         Args:
-            inputs: read-only, and valid during the call only.
+            inputs: the tokens to read; they must not be changed, and are valid only during the call.
             targets: where to write each output, [F, *shape] in the output's number format. Numbers too large for
                 float16 become inf.
 
         Returns:
-            bool [F], whether all numbers computed for a frame are finite; None without `checks_finite`.
+            bool [F], whether all numbers computed for a frame are finite; None if `checks_finite` is false.
         """
 
 
@@ -94,7 +96,7 @@ class StepTensors:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    # Where one output is in a row of its head's buffer.
+    # The position of one output in a row of its head's buffer.
     output: Output
     start: int
     stop: int
@@ -102,7 +104,8 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    # A frame's row in a head's buffer: the outputs side by side, then one number for `finite` if the head checks.
+    # A frame's row in a head's buffer: the outputs side by side, and then, if the head checks for finite numbers, one
+    # number with the result of the check.
     slots: tuple[_Slot, ...]
     dtype: torch.dtype
     width: int
@@ -112,13 +115,13 @@ class OutputHeads:
     """The heads of a model, in the order in which their outputs are published.
 
     Args:
-        heads: at least one. One that reads the deepest layer checks its numbers.
+        heads: at least one head. One of the heads that read the deepest layer must check for non-finite numbers.
 
     Attributes:
-        layers: layer pairs that any head reads, ascending.
+        layers: all layer pairs that at least one head reads, ascending.
 
     Raises:
-        ValueError: no head checks the deepest layer, so non-finite frames would go unnoticed.
+        ValueError: no head checks the deepest layer, so non-finite numbers would go unnoticed.
     """
 
     def __init__(self, heads: Sequence[OutputHead]) -> None:
@@ -137,10 +140,10 @@ class OutputHeads:
 
         Args:
             layers: tokens of the layer pairs in `self.layers`, in this order, each valid until the next is asked for.
-            shape: what the tokens of each frame are.
+            shape: the token shape of each frame.
 
         Returns:
-            one buffer a head.
+            one buffer per head.
         """
         rows = self._rows(shape)
         buffers: dict[int, DeviceBuffer] = {}
@@ -155,11 +158,11 @@ class OutputHeads:
         return tuple(buffers[number] for number in range(len(rows)))
 
     def unpack(self, buffers: Sequence[Tensor], shape: TokenShape) -> StepTensors:
-        """Split buffers into the tensors of each frame, which are views of them.
+        """Split buffers into the tensors of each frame, which are views of the buffers.
 
         Args:
-            buffers: copies of those of `gather`, on the host; never to be overwritten.
-            shape: as for `gather`.
+            buffers: copies on the host of the buffers that `gather` returned; never to be overwritten.
+            shape: the token shape that was passed to `gather`.
         """
         rows = [(row, _as_numpy(buffer)) for row, buffer in zip(self._rows(shape), buffers, strict=True)]
         checks = [array[:, -1] for head, (_, array) in zip(self._heads, rows, strict=True) if head.checks_finite]
@@ -203,11 +206,11 @@ def _row(head: OutputHead, shape: TokenShape) -> _Row:
 
 
 def _copied(layer: LayerOutput) -> LayerOutput:
-    # For a head that also reads a later layer: fused kernels write to these tokens again.
+    # A copy for heads that also read a later layer, because fused kernels overwrite these tokens until then.
     return LayerOutput(layer.layer, layer.frame.clone(), None if layer.across is None else layer.across.clone())
 
 
 def _as_numpy(host: Tensor) -> Numbers:
-    # numpy has no bfloat16: its bits are uint16, and any bits but zero mean true in a column of checks.
+    # numpy has no bfloat16, so the raw bits are returned as uint16. In a column of checks, any bits but zero mean true.
     array: Numbers = (host.view(torch.uint16) if host.dtype is torch.bfloat16 else host).numpy()
     return array

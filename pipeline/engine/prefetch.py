@@ -1,4 +1,4 @@
-"""Preprocesses the next step's images while the GPU runs this one."""
+"""Preprocesses the images of the next step while the GPU runs the current one."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,14 +9,15 @@ from .executor import StepOutput
 from .model_runner import WhileDeviceBusy
 
 SPARE_SHARE = 0.05
-"""Share of a run that is kept in reserve, in case it ends earlier than the last one of as many frames."""
+"""Share of a run's expected time that is kept in reserve, in case the run ends early. The expected time is that of the
+last run with the same number of frames."""
 
 PREPARE_SHARE = 1.5
-"""Time allowed for preprocessing, as a multiple of what the last one took."""
+"""Time allowed for preprocessing, as a multiple of the time that the last preprocessing took."""
 
 NAP_S = 0.001
-"""Seconds between checks whether the run is over, until its expected end. The last run's time is no guarantee: images
-of other sizes take other times, and that run may have been delayed."""
+"""Seconds between checks whether the run is over, which are made until its expected end. The run may end earlier than
+expected: images of other sizes take other times, and the last run may have been delayed."""
 
 
 class StepEngine(Protocol):
@@ -32,10 +33,11 @@ class StepEngine(Protocol):
 
 
 class Prefetcher:
-    """Runs steps of an engine, and prefetches the images of the next step shortly before each one ends.
+    """Runs steps of an engine, and preprocesses the images of the next step shortly before each step ends.
 
-    It only peeks: frames are taken when their step begins, exactly as without it. Peeking earlier would waste work
-    where a live camera's newer frame replaces one that was prefetched. Use it in the engine's thread.
+    The prefetcher only looks at waiting frames: they are taken when their step begins, exactly as without prefetching.
+    Looking earlier would waste work if a live camera's newer frame replaces one whose image is already preprocessed.
+    Use the prefetcher in the engine's thread.
 
     Args:
         waiting: returns the frames that the next step would take, without taking them.
@@ -43,7 +45,7 @@ class Prefetcher:
 
     def __init__(self, waiting: Callable[[], Sequence[Frame]]) -> None:
         self._waiting = waiting
-        self._waits_s: dict[int, float] = {}  # by number of frames: the last step's time from launch to end
+        self._waits_s: dict[int, float] = {}  # by number of frames: seconds from launch to end of the last such step
         self._prepare_s = 0.0
 
     def step(self, engine: StepEngine, frames: Sequence[Frame]) -> Iterator[StepOutput]:

@@ -1,9 +1,9 @@
 """Resizes captured frames to the model's images: geometry, crop or padding, RGB, and the map back to source pixels.
 
 Resampling is Pillow's antialiased BICUBIC, written in torch so that it runs on any device: one pass over the width and
-one over the height, each rounded to whole levels and clipped, as in Pillow. It agrees with Pillow to one level of 255:
-Pillow rounds its filter weights to 22 bits and halves upwards, so about one value in a thousand is rounded the other
-way. (Without rounding and clipping between the passes, overshoots differ by up to 21 levels.)
+one over the height, each rounded to whole levels and clipped, as in Pillow. The result differs from Pillow's by at most
+one level of 255: Pillow rounds its filter weights to 22 bits and halves upwards, so about one value in a thousand is
+rounded the other way. (Without rounding and clipping between the passes, overshoots would differ by up to 21 levels.)
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from ..frames import Affine, CropPlace, Pixels, Size
 
 WHITE = 255.0
 MOST_WIDTHS = 16
-"""Images higher than this many times their width are refused in crop mode, where all but the middle would be lost."""
+"""Images higher than this many times their width are refused in crop mode, which would keep only their middle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class ResizeGeometry:
     Attributes:
         source_size: width and height of the source in pixels.
         resized: width and height after resampling.
-        crop_top: rows cut off at the top after resampling.
-        pad_left, pad_top: white columns and rows added at the left and the top.
-        model_size: width and height of the result.
-        grid: rows and columns of patches in it.
+        crop_top: number of rows cut off at the top after resampling.
+        pad_left, pad_top: numbers of white columns added at the left and of white rows added at the top.
+        model_size: width and height of the resulting image.
+        grid: numbers of rows and columns of patches in the resulting image.
     """
 
     source_size: Size
@@ -45,7 +45,7 @@ class ResizeGeometry:
 
     @property
     def to_source(self) -> Affine:
-        """The map from a model pixel to the source pixel there; pixel centres are at whole numbers in both."""
+        """The map from pixels of the model's image to source pixels; pixel centres are at whole numbers in both."""
         a, e = (source / resized for source, resized in zip(self.source_size, self.resized, strict=True))
         left, top = -self.pad_left, self.crop_top - self.pad_top
         return ((a, 0.0, a * (left + 0.5) - 0.5), (0.0, e, e * (top + 0.5) - 0.5))
@@ -60,19 +60,19 @@ def shifted(affine: Affine, crop: CropPlace | None) -> Affine:
 
 
 def resize_geometry(source: Size, mode: ResizeMode, image_width: int, patch_size: int) -> ResizeGeometry:
-    """How frames of size `source` are fitted to a model.
+    """Compute how frames of size `source` are fitted to a model's image size.
 
     Args:
-        source: width and height in pixels.
-        mode: `CROP`: the width becomes `image_width`, the height the nearest multiple of the patch size; of images
-            higher than `image_width`, the middle rows are kept. `PAD`: the larger side becomes `image_width`, the other
-            the nearest multiple of the patch size, with white around it to make a square.
-        image_width: a multiple of `patch_size`.
-        patch_size: pixels along a side of a patch.
+        source: width and height of the frames in pixels.
+        mode: With `CROP`, the width becomes `image_width` and the height the nearest multiple of the patch size; if the
+            image is then higher than `image_width`, only the middle rows are kept. With `PAD`, the larger side becomes
+            `image_width`, the other side the nearest multiple of the patch size, and white is added to make a square.
+        image_width: width of the model's images in pixels, a multiple of `patch_size`.
+        patch_size: width and height of a patch in pixels.
 
     Raises:
-        ValueError: the frame is empty, or so thin that less than half a patch would be left, or (crop) so high that
-            nearly all of it would be cut off.
+        ValueError: the frame is empty, or so thin that less than half a patch would be left, or, in crop mode, so high
+            that nearly all of it would be cut off.
     """
     width, height = source
     if width < 1 or height < 1:
@@ -90,15 +90,15 @@ def preprocess(pixels: Pixels, geometry: ResizeGeometry, device: torch.device) -
     """Make the model's image of a frame.
 
     Args:
-        pixels: uint8 [height, width, 3], BGR. Copied first, since the memory may soon be overwritten.
-        geometry: from `resize_geometry`, for this size.
-        device: where to compute, and where the result is.
+        pixels: uint8 [height, width, 3], BGR. They are copied first, since their memory may soon be overwritten.
+        geometry: the result of `resize_geometry` for this size.
+        device: device on which the image is computed and stored.
 
     Returns:
         float32 [3, h, w], RGB in [0, 1].
 
     Raises:
-        ValueError: the pixels have another size, shape or number format.
+        ValueError: the pixels have another size, shape or number format than the geometry expects.
     """
     height = geometry.source_size[1]
     image = upload(pixels, geometry, device).permute(2, 0, 1).flip(0).float().unsqueeze(0)  # [1, 3, height, width], RGB
@@ -134,8 +134,8 @@ def _nearest_multiple(length: float, patch_size: int, source: Size) -> int:
     patches = round(length / patch_size)
     if not patches:
         raise ValueError(
-            f"an image of {source[0]}x{source[1]} pixels is too thin: at the model's size its shorter side has "
-            f"{length:.2g} pixels, less than half a patch of {patch_size}"
+            f"an image of {source[0]}x{source[1]} pixels is too thin: at the model's size, its shorter side has "
+            f"{length:.2g} pixels, which is less than half of the patch size {patch_size}"
         )
     return patches * patch_size
 
@@ -144,8 +144,8 @@ def _cropped(source: Size, resized: Size, image_width: int, patch_size: int) -> 
     width, height = resized
     if height > MOST_WIDTHS * image_width:
         raise ValueError(
-            f"an image of {source[0]}x{source[1]} pixels is too high to crop: at the model's width it has {height} "
-            f"rows, of which {image_width} would be kept; use resize = 'pad'"
+            f"an image of {source[0]}x{source[1]} pixels is too high to crop: at the model's width, it has {height} "
+            f"rows, but only {image_width} would be kept; use resize = 'pad'"
         )
     kept = min(height, image_width)
     return ResizeGeometry(

@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 class ReplayBuffer:
-    """Keeps the last images on their device, one byte a number.
+    """Keeps a stream's last images on their device, with one byte per number.
 
-    Preprocessing yields whole levels of 255, so nothing is lost: an image of 518 x 378 takes 587 kB, a quarter of its
-    size in float32.
+    Preprocessing yields whole levels k / 255, so bytes lose nothing. An image of 518 x 378 pixels takes 587 kB, a
+    quarter of its size in float32.
 
     Args:
-        count: images kept at most; 0 for none.
+        count: maximum number of images kept; 0 for none.
     """
 
     def __init__(self, count: int) -> None:
@@ -25,16 +25,16 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all images."""
+        """Total size of the kept images, in bytes."""
         return sum(levels.nbytes for levels in self._levels)
 
     @property
     def levels(self) -> tuple[Tensor, ...]:
-        """The images, oldest first, uint8 [3, h, w] each; nothing writes to them."""
+        """The images as whole levels, oldest first, uint8 [3, h, w] each; they are never written to."""
         return tuple(self._levels)
 
     def add(self, image: Tensor) -> None:
-        """Add a copy of an image, float32 [3, h, w] of whole levels k / 255."""
+        """Add a copy of an image, which must be float32 [3, h, w] and hold whole levels k / 255."""
         if self._levels.maxlen:
             self._levels.append((image * 255.0).round_().to(torch.uint8))
 
@@ -43,7 +43,7 @@ class ReplayBuffer:
         return tuple(levels.float() / 255.0 for levels in self._levels)
 
     def put(self, levels: Sequence[Tensor]) -> None:
-        """Replace all images by these, as returned by `levels`."""
+        """Replace all images by `levels`, which must have the form of the property `levels`."""
         self._levels.clear()
         self._levels.extend(levels)
 

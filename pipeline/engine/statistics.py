@@ -7,18 +7,18 @@ from .stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """The model that runs, and how.
+    """Which model runs, and how.
 
     Attributes:
         name: the preset's name.
-        weights: `sha256:<hex>` of the file, `random:<seed>`, or both joined by a plus.
-        mixers: how the global blocks mix tokens over time, one word a layer pair.
-        device, dtype: where and in which number format it computes.
+        weights: name of the weights: `sha256:<hex>` of their file, `random:<seed>`, or both joined by a plus.
+        mixers: how the global blocks mix tokens over time, one word per layer pair.
+        device, dtype: device and number format of the model's computations.
         attention: the attention backend.
-        attention_reason: why it was chosen, if the config left the choice; else None.
+        attention_reason: why this backend was chosen, if the config left the choice open; else None.
         execution: how the network runs: `plain`, `fused` or `captured`.
-        parameters: numbers in its weights.
-        weights_note: a note in the weights' file that users should see, or None.
+        parameters: number of parameters in the weights.
+        weights_note: a note in the file with the weights that users should see, or None.
     """
 
     name: str
@@ -39,8 +39,9 @@ class LoadTimes:
 
     Attributes:
         weights_s: seconds to open the device and load the model's weights.
-        kernels_s: seconds to load or compile the attention kernels, and to try them.
-        frame_s: seconds of a warm forward pass of one frame, of the slowest size; 0 before the warm-up.
+        kernels_s: seconds to load or compile the attention kernels, and to test them.
+        frame_s: seconds that a forward pass of one frame takes after the warm-up, for the slowest image size; 0 before
+            the warm-up.
     """
 
     weights_s: float
@@ -53,14 +54,14 @@ class StreamStatistics:
     """One stream's memory.
 
     Attributes:
-        camera: the stream's name.
-        epoch: number of its memory, which is the number of resets so far.
-        frames: frames in this epoch so far, including those of the previous epoch with which it began.
-        keyframes: those of them that entered the memory.
-        history_dropped: evicted frames of which no token is attended to any more.
-        waiting: frames that wait for the stream's first step (counted in `frames`).
-        nbytes: bytes of its memory.
-        recent_nbytes: bytes of the images kept for the next epoch.
+        camera: name of the stream's camera.
+        epoch: number of the epoch, from 0, which is the number of resets so far.
+        frames: number of frames in this epoch so far, including frames of the previous epoch with which it began.
+        keyframes: number of these frames that entered the memory.
+        history_dropped: number of evicted frames whose tokens are not attended to any more.
+        waiting: number of frames that wait for the stream's first step (included in `frames`).
+        nbytes: size of the stream's memory in bytes.
+        recent_nbytes: total size of the images kept for the next epoch, in bytes.
     """
 
     camera: str
@@ -75,14 +76,14 @@ class StreamStatistics:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """Counts since the engine was loaded, and its streams now.
+    """Counters since the engine was loaded, and the current statistics of its streams.
 
     Attributes:
-        forwards: forward passes.
-        features: frames that resulted in features.
-        failures: frames that failed.
-        nan_frames: frames with non-finite numbers (counted in `features`).
-        streams: the open streams.
+        forwards: number of forward passes.
+        features: number of frames that resulted in features.
+        failures: number of frames that failed.
+        nan_frames: number of frames with non-finite numbers (included in `features`).
+        streams: statistics of the open streams.
     """
 
     forwards: int = 0
@@ -94,7 +95,7 @@ class EngineStatistics:
     def plus(
         self, *, forwards: int = 0, features: int = 0, failures: int = 0, nan_frames: int = 0
     ) -> "EngineStatistics":
-        """These counts plus others."""
+        """The sum of these counters and the given ones."""
         return replace(
             self,
             forwards=self.forwards + forwards,
@@ -105,7 +106,7 @@ class EngineStatistics:
 
 
 def stream_statistics(stream: Stream) -> StreamStatistics:
-    """The present statistics of a stream."""
+    """The current statistics of a stream."""
     window = None if stream.state is None else stream.state.window
     return StreamStatistics(
         camera=stream.camera,

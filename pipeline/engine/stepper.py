@@ -1,7 +1,7 @@
 """Runs steps: adds frames to their streams, and runs every stream that is ready.
 
-A step takes several rounds if a camera has more frames than fit in one forward pass, and a round several forward passes
-if images differ in size or `max_batch` is exceeded. Each round runs at most one chunk of each stream.
+A step takes several rounds if a camera has more frames than fit in one forward pass. A round takes several forward
+passes if images differ in size or `max_batch` is exceeded. Each round runs at most one chunk of each stream.
 """
 
 import itertools
@@ -28,7 +28,7 @@ OnPass = Callable[[int, int, float], None]
 """Called after each pass of a warm-up with its number from 1, the number of all, and its seconds."""
 
 GeometryOf = Callable[[Size, ResizeMode], ResizeGeometry]
-"""Returns how frames of a source size are fitted to the model; raises ValueError if they cannot be."""
+"""A function that computes how frames of a source size are fitted to the model; raises ValueError if that fails."""
 
 
 def ignore_pass(number: int, total: int, took_s: float) -> None:
@@ -78,7 +78,7 @@ class Stepper:
             yield from self._round(queues, started_ns, while_device_busy)
 
     def flush(self, stream: Stream) -> list[Outcome]:
-        """Run the frames of a stream that still wait."""
+        """Run a stream's waiting frames."""
         return [outcome for result in self._release(stream, time.monotonic_ns()) for outcome in result.outcomes]
 
     def warm_up(self, sizes: Iterable[Size], on_pass: OnPass) -> float:
@@ -99,7 +99,7 @@ class Stepper:
     def _round(
         self, queues: Sequence[deque[Frame]], started_ns: int, while_device_busy: WhileDeviceBusy | None
     ) -> Iterator[StepOutput]:
-        # Takes the frames of one chunk from each camera's queue, and runs them.
+        # Takes one chunk of frames from each camera's queue, and runs the chunks.
         streams: list[Stream] = []
         for queue in queues:
             stream = self._streams.get(queue[0].stamp.camera)
@@ -109,16 +109,17 @@ class Stepper:
                 yield from self._add(queue.popleft(), started_ns)
         renewal_ns = time.monotonic_ns()
         self._executor.renew([stream for stream in streams if stream.over and stream.waiting], started_ns)
-        started_ns += time.monotonic_ns() - renewal_ns  # the frames wait for it as they do in a queue
+        started_ns += time.monotonic_ns() - renewal_ns  # the renewal counts as time that the frames wait in a queue
         ready = [FrameChunk(stream, stream.take()) for stream in streams if stream.ready]
         yield from self._executor.run(ready, started_ns, last=not any(queues), while_device_busy=while_device_busy)
 
     def _add(self, frame: Frame, started_ns: int) -> Iterator[StepOutput]:
-        # Adds a frame to its stream. Yields its failure, or the results of earlier frames that cannot wait any longer.
+        # Adds a frame to its stream. Yields the frame's failure, if it cannot be added, or the results of earlier
+        # frames that cannot wait any longer.
         stamp, begun_ns = frame.stamp, time.monotonic_ns()
         stream = self._streams.get(stamp.camera)
         if stream is None:
-            yield StepOutput(self._executor.fail([stamp], "its camera has no stream"))
+            yield StepOutput(self._executor.fail([stamp], "the frame's camera has no stream"))
             return
         try:
             geometry = self._geometry_of(stamp.source_size, stream.resize)

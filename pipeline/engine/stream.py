@@ -1,8 +1,8 @@
-"""One camera's state in the engine: its memory, the frames that wait for their step, and their numbering.
+"""One camera's state in the engine: its memory, the frames that wait for their step, and the numbering of frames.
 
-A stream is divided into epochs, each with a memory of its own. A new epoch begins empty; or, when the last one reached
-its `epoch_frames` frames or was ended on request, with the stream's last `scale_frames` frames, which run again as its
-first block.
+A stream is divided into epochs, each with a memory of its own. If the previous epoch reached its `epoch_frames` frames
+or was ended on request, the new epoch begins with the stream's last `scale_frames` frames, which run again as its first
+block. Otherwise the new epoch begins empty.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,10 +23,10 @@ class PreparedFrame:
     Attributes:
         stamp: the frame's stamp.
         image: float32 [3, h, w] on the device.
-        geometry: how it was resized.
-        flags: those known before the step.
-        preprocess_us: microseconds of preprocessing.
-        epoch, epoch_frame: number of the stream's memory, and of the frame within it; set by `Stream.take`.
+        geometry: how the frame was resized.
+        flags: flags that are known before the step.
+        preprocess_us: microseconds that preprocessing took.
+        epoch, epoch_frame: number of the epoch, and number of the frame within the epoch; set by `Stream.take`.
     """
 
     stamp: FrameStamp
@@ -43,20 +43,20 @@ class Stream:
     """One camera's stream in the model.
 
     Attributes:
-        camera: its name.
-        config: its settings.
-        resize: how its frames are fitted to the model.
-        state: its memory, or None while none is allocated.
-        waiting: frames for the next step; the first ones of an epoch wait until `scale_frames` of them can run as one
+        camera: the camera's name.
+        config: the stream's settings.
+        resize: how frames are fitted to the model's image size.
+        state: the stream's memory, or None while none is allocated.
+        waiting: frames for the next step. The first frames of an epoch wait until `scale_frames` of them can run as one
             block.
-        epoch: number of its memory, from 0.
-        next_frame: number of the next frame to run within the epoch.
-        ended: whether its epoch was ended on request, and no frame has arrived since (see `end`).
-        reset: whether the next frame is the first one published of its epoch, and not of the stream's first epoch.
-        last: stamp and geometry of the last frame that arrived; None before the first.
+        epoch: number of the epoch, from 0.
+        next_frame: number, within the epoch, of the next frame to run.
+        ended: whether the epoch was ended on request, and no frame has arrived since (see `end`).
+        reset: whether the next frame is the first published one of its epoch; always false in the stream's first epoch.
+        last: stamp and geometry of the last frame that arrived; None before the first frame.
         restored: whether the memory was loaded from a file, and no frame has arrived since.
-        restored_unix_ns: when that memory had its last frames.
-        recent: images from which the next epoch may begin.
+        restored_unix_ns: when the restored memory had its last frames, in nanoseconds since 1970.
+        recent: images with which the next epoch may begin.
     """
 
     camera: str
@@ -78,7 +78,7 @@ class Stream:
 
     @property
     def starting(self) -> bool:
-        """Whether nothing has been committed to the memory in this epoch."""
+        """Whether no frame has been committed to the memory in this epoch yet."""
         return self.state is None or self.state.window.committed == 0
 
     @property
@@ -88,7 +88,7 @@ class Stream:
 
     @property
     def full(self) -> bool:
-        """Whether one forward pass takes no more frames than those that wait."""
+        """Whether the waiting frames are as many as one forward pass takes."""
         return len(self.waiting) >= (self.config.scale_frames if self.starting else self._chunk_frames)
 
     @property
@@ -97,7 +97,7 @@ class Stream:
             return self.config.frames_per_step
         if self.over:
             return 1  # a new epoch begins with one new frame
-        # An epoch must end where it would end with single frames.
+        # An epoch must end at the same frame as if frames were run one by one.
         return min(self.config.frames_per_step, self.config.epoch_frames - self.state.window.committed)
 
     @property
@@ -107,9 +107,9 @@ class Stream:
         return most > 0 and self.state is not None and (self.ended or self.state.window.committed >= most)
 
     def breaks_with(self, stamp: FrameStamp) -> bool:
-        """Whether this frame cannot continue the memory: its size changed, or its source was reconnected.
+        """Whether this frame cannot continue the memory, because its size changed or its source was reconnected.
 
-        A memory loaded from a file is continued by any connection.
+        If the memory was loaded from a file, frames of any connection can continue it.
         """
         if self.last is None:
             return False
@@ -118,7 +118,7 @@ class Stream:
         return reconnected or last.source_size != stamp.source_size
 
     def add(self, stamp: FrameStamp, image: Tensor, geometry: ResizeGeometry, preprocess_us: int) -> None:
-        """Add a frame to those that wait."""
+        """Add a frame to the waiting ones."""
         resized = self.last is not None and self.last[0].source_size != stamp.source_size
         flags = frozenset({Flag.SIZE_CHANGED} if resized else ())
         self.waiting.append(PreparedFrame(stamp, image, geometry, flags, preprocess_us))
@@ -126,13 +126,13 @@ class Stream:
         self.restored = False
 
     def take(self) -> tuple[PreparedFrame, ...]:
-        """Take the waiting frames, numbered as the next ones of this epoch."""
+        """Take the waiting frames, and number them as the next ones of this epoch."""
         taken = tuple(self._numbered(frame) for frame in self.waiting)
         self.waiting.clear()
         return taken
 
     def end(self) -> bool:
-        """End the epoch; without `epoch_frames`, `restart`. Returns False, and does nothing, if none has begun."""
+        """End the epoch; without `epoch_frames`, `restart`. If no epoch has begun, do nothing and return False."""
         if self.starting:
             return False
         if self.config.epoch_frames:
@@ -142,10 +142,11 @@ class Stream:
         return True
 
     def renew(self) -> tuple[PreparedFrame, ...]:
-        """Begin a new epoch from this one's last frames.
+        """Begin a new epoch with the last frames of the current one.
 
         Returns:
-            the frames to run as its first block. They were published before, so their results now are not.
+            the frames to run as the new epoch's first block. They were published before, so they must not be published
+            again.
         """
         assert self.last is not None, "a complete epoch has frames"
         stamp, geometry = self.last
@@ -159,7 +160,7 @@ class Stream:
         return tuple(frames)
 
     def restart(self) -> None:
-        """Clear the memory: the next frame begins a new epoch, unless this one has not begun. Keeps the storage."""
+        """Clear the memory but keep its storage. If the epoch has begun, the next frame begins a new one."""
         self._forget()
         self.recent.clear()
 

@@ -1,4 +1,4 @@
-"""The open streams of an engine: admitted by camera name, looked up, closed."""
+"""The open streams of an engine. Opens, finds and closes streams by the name of their camera."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,16 +9,16 @@ from .admission import check_admission
 from .stream import Stream
 
 STATELESS = StreamConfig(scale_frames=1, window=1, history_frames=0)
-"""Stream settings for a stateless network."""
+"""Stream settings for a network that keeps no memory."""
 
 
 class StreamRegistry:
     """Streams by camera name; iterates over the open ones.
 
     Args:
-        config: the model, with its limit on streams.
+        config: the model's config, which limits the number of streams.
         pool: storage of the streams' KV caches.
-        whole_pages: whether attention reads whole pages only.
+        whole_pages: whether the attention backend can read only whole pages.
     """
 
     def __init__(self, config: ModelConfig, pool: KVCachePool, *, whole_pages: bool) -> None:
@@ -43,7 +43,7 @@ class StreamRegistry:
         """Open a stream, without memory yet.
 
         Raises:
-            AdmissionError: `max_streams` are open.
+            AdmissionError: `max_streams` streams are already open.
             ValueError: the camera already has a stream.
         """
         if camera in self._streams:
@@ -61,6 +61,6 @@ class StreamRegistry:
     def _supported(self, config: StreamConfig) -> StreamConfig:
         if not self._config.running_mixers:
             return STATELESS
-        # Several frames a step would wrap the history ring within a page, unless epochs end before it is full.
+        # With several frames per step, the history ring would wrap within a page, unless epochs end before it is full.
         endless = self._whole_pages and config.retention.cross_frame_special and not config.epoch_frames
         return replace(config, run_frames=1) if endless else config

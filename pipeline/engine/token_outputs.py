@@ -1,4 +1,4 @@
-"""The features of a layer pair: its tokens as published outputs."""
+"""The output head that publishes the tokens of a layer pair as features."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from .token_shape import TokenShape
 class TokenHead:
     """Publishes groups of one layer pair's tokens, see `TokenOutput`; implements `OutputHead`.
 
-    `pooled` is the mean over `pool` x `pool` patches; at the right and bottom edges, over the patches that are left.
+    Each `pooled` token is the mean of `pool` x `pool` patches, or of the remaining ones at the right and bottom edges.
 
     Attributes:
         layer: 0-based index of the layer pair.
-        config: which groups, and in which number format.
-        checks_finite: whether to check all tokens of the layer, published or not. Only the deepest layer needs it:
-            non-finite numbers of earlier layers reach it.
+        config: which groups are published, and in which number format.
+        checks_finite: whether to check all tokens of the layer, published or not, for non-finite numbers. Only the
+            deepest layer needs the check, because non-finite numbers of earlier layers spread to it.
     """
 
     layer: int
@@ -31,11 +31,11 @@ class TokenHead:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The one layer pair."""
+        """The layer pair, as the only one."""
         return (self.layer,)
 
     def outputs(self, shape: TokenShape) -> tuple[TokenOutput, ...]:
-        """One output a group."""
+        """One output per group."""
         channels = shape.parts * shape.channels
         return tuple(
             TokenOutput.of(

@@ -1,4 +1,4 @@
-"""The tokens of one frame: how many there are, of which kind, and how many channels each has."""
+"""The number and kinds of tokens in one frame, and the number of channels of each token."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from ..frames import TokenGroup
 
 @dataclass(frozen=True, slots=True)
 class TokenShape:
-    """S special tokens (camera, registers, scale), then a grid of patch tokens; C channels each.
+    """A frame has S special tokens (camera, registers, scale), then a grid of patch tokens, with C channels each.
 
     Attributes:
-        registers: register tokens.
-        grid: rows and columns of patches.
-        channels: C.
-        blocks: whether the network has blocks. Without, there are no special tokens, and one part is published
-            instead of two.
+        registers: number of register tokens.
+        grid: numbers of rows and columns of patches.
+        channels: C, the number of channels.
+        blocks: whether the network has blocks. If it has none, there are no special tokens, and one part is published
+            instead of two (see `parts`).
     """
 
     registers: int
@@ -31,21 +31,24 @@ class TokenShape:
 
     @property
     def special(self) -> int:
-        """S."""
+        """S, the number of special tokens."""
         return self.registers + 2 if self.blocks else 0
 
     @property
     def parts(self) -> int:
-        """Tensors of C channels that are published side by side: after the frame block and after the global block."""
+        """Number of parts, of C channels each, that are published side by side.
+
+        With blocks, there are two: the output of the frame block, and that of the global block.
+        """
         return 2 if self.blocks else 1
 
     @property
     def tokens(self) -> int:
-        """P."""
+        """P, the number of tokens per frame."""
         return self.special + self.grid[0] * self.grid[1]
 
     def layout(self, stream: StreamConfig) -> CacheLayout:
-        """How the KV cache of a stream of such frames is laid out."""
+        """Make the layout of the KV cache of a stream with such frames."""
         return CacheLayout.of(stream, self.tokens, self.special)
 
     def group_shape(self, group: TokenGroup, pool: int) -> tuple[int, ...]:

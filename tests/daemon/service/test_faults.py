@@ -107,7 +107,7 @@ def test_out_of_memory_costs_one_frame_and_the_epoch_and_the_stream_continues(tm
 
 def test_a_device_that_stays_out_of_memory_is_given_up(tmp_path: Path) -> None:
     stub = InProcessService(tmp_path, lambda config: FaultyEngine(config, out_of_memory(), times=1000))
-    with pytest.raises(DeviceError, match=rf"cpu is given up: {MOST_IN_A_ROW} runs in a row failed, OutOfMemoryError"):
+    with pytest.raises(DeviceError, match=rf"giving up on cpu: {MOST_IN_A_ROW} runs in a row failed, OutOfMemoryError"):
         stub.run(wait_for_the_end)
     (end,) = ends_of(stub.records)
     assert end.captured_total == end.published_total + end.dropped_total + end.failed_total

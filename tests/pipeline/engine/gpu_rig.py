@@ -1,4 +1,4 @@
-"""A network large enough for the kernels' real block sizes, on a GPU, and the error that bfloat16 allows it."""
+"""A network on a GPU, large enough for the kernels' real block sizes, and the error to expect of it in bfloat16."""
 
 from dataclasses import replace
 

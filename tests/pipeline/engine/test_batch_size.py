@@ -1,4 +1,4 @@
-"""A step takes as many frames as fit in the device's free memory, by the pool's own sums."""
+"""A step takes as many frames as fit in the device's free memory, according to the pool's own calculation."""
 
 from dataclasses import replace
 

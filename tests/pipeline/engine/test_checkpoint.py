@@ -233,7 +233,7 @@ def test_frames_of_another_size_begin_a_new_epoch(path: Path) -> None:
             replace(CONFIG, image_width=84),
             EPOCHS,
             ResizeMode.CROP,
-            r"to \(56, 42\), now they are resized to \(84, 56\)",
+            r"to \(56, 42\), but now they are resized to \(84, 56\)",
         ),
     ],
 )
@@ -338,7 +338,7 @@ def test_a_damaged_file_is_refused_and_changes_nothing(path: Path, tmp_path: Pat
 def test_a_device_without_memory_for_a_file_is_not_blamed_on_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception]
 ) -> None:
-    """The stream continues: images are copied to the device before anything of the stream is dropped."""
+    """The stream continues, because images are copied to the device before any part of the stream is dropped."""
     frames = [frame("a", number) for number in range(12)]
     save(path, frames[:6])
 

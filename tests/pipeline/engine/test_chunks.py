@@ -1,4 +1,4 @@
-"""Several frames of a stream in one step equal single steps, over all edges: of windows, epochs, sizes."""
+"""Several frames of a stream in one step have the results of single steps, also where windows, epochs or sizes end."""
 
 import itertools
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def test_chunks_of_any_length_equal_single_frames(stream: StreamConfig, mixers: 
 
 
 def test_endless_streams_take_single_frames_where_whole_pages_are_read() -> None:
-    """Their history ring wraps, which a page table cannot express; with epochs it does not wrap."""
+    """The history ring of endless streams wraps, which a page table cannot express; with epochs it does not wrap."""
     frames = [frame("a", number) for number in range(40)]
     for stream in (StreamConfig(2, 6, history_frames=3), StreamConfig(2, 6, epoch_frames=15)):
         expected = run(model(HYBRID), stream, frames, [1])
@@ -125,7 +125,7 @@ def test_a_chunk_needs_memory_for_its_additional_frames_only() -> None:
 def test_a_number_that_is_not_finite_affects_later_frames_of_its_chunk_and_no_later_chunk(
     mixers: tuple[MixerName, ...], sound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier frames do not attend to it, but `kda` blocks multiply it by zero for those within its 64 tokens."""
+    """Earlier frames do not attend to it, but `kda` blocks multiply it by zero for frames in its chunk of 64 tokens."""
     stream, frames = StreamConfig(1, 4, run_frames=4), [frame("a", number) for number in range(12)]
     with Engine(model(mixers)) as engine:
         engine.open_stream("a", stream, ResizeMode.CROP)

@@ -100,7 +100,7 @@ def _unused_places_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _references_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if other tests chose Triton's interpreter, which takes seconds a step."""
+    """Run the kernels' references, even if other tests chose Triton's interpreter, which takes seconds per step."""
     monkeypatch.setattr("retinad.kernels.backend.TRITON_INSTALLED", False)
 
 
@@ -177,7 +177,7 @@ def test_a_kind_of_step_is_captured_at_its_second_run_and_again_when_the_memory_
 def test_a_run_that_fails_does_not_count_as_the_one_before_a_capture(
     rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels that it did not reach would be launched for the first time, and compiled, during the capture."""
+    """Kernels that the failed run did not reach would be launched for the first time and compiled during a capture."""
 
     engine, steps = rig
     engine.open_stream("a", STREAM, ResizeMode.CROP)
@@ -234,7 +234,7 @@ def test_a_capture_that_breaks_the_device_ends_the_engine_and_names_the_alternat
 def test_after_a_fault_that_follows_a_replay_streams_equal_new_ones(
     rig: tuple[Engine, ReplayedOnCpu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That step's keys, values and states were written, in layers that no table mentions."""
+    """The faulty step had already written keys, values and states, in layers that no table mentions."""
 
     engine, steps = rig
     streams = {"a": STREAM, "b": replace(STREAM, keyframe_interval=2)}
@@ -274,7 +274,7 @@ def test_more_kinds_of_steps_than_graphs_do_not_evict_each_other_at_every_step(
 
 @torch.inference_mode()
 def test_tables_that_a_graph_reads_are_made_before_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made during the capture, they would have no values until a replay, and steps without a graph would read them."""
+    """Tables made during a capture would have no values until a replay, but steps without a graph would read them."""
     network = replace(NETWORK, channels=384, heads=6, depth=1, patch_embed="dinov2_vits14_reg", mixers=("attention",))
     config = replace(CONFIG, network=network, output=replace(OUTPUT, layers=(0,)))
     engine = Engine(config)

@@ -52,7 +52,7 @@ def run_beside(config: ModelConfig, engine: Engine, numbers: range, sizes: tuple
 def test_a_capture_that_runs_out_of_memory_midway_costs_no_frame_and_may_succeed_later(
     network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its scratch pool must not be reused once its only graph is gone: PyTorch refuses that."""
+    """The capture's scratch memory must not be reused once its only graph is gone, because PyTorch refuses that."""
     config = replace(CONFIG, network=NETWORKS[network], execution="captured")
     monkeypatch.setattr(cuda_graphs, "RETRY_RUNS", 3)
     gather, failures = OutputHeads.gather, 0

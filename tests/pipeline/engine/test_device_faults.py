@@ -47,7 +47,7 @@ def fail_with_a_tensor(refs: "list[weakref.ref[torch.Tensor]]") -> None:
 
 
 def test_tensors_of_a_run_that_ran_out_of_memory_are_freed_at_once() -> None:
-    """The error, which a log may keep, would keep every tensor of every stack frame below it."""
+    """A log may keep the error, which would keep all tensors of all its stack frames alive."""
     refs: list[weakref.ref[torch.Tensor]] = []
     with pytest.raises(torch.OutOfMemoryError) as caught:
         fail_with_a_tensor(refs)

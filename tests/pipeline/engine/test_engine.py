@@ -343,7 +343,9 @@ def test_every_frame_has_exactly_one_outcome_whatever_happens(engine: Engine) ->
 
 
 def test_memory_stays_constant_over_thousands_of_frames() -> None:
-    """The reference fails at frame 112 of 4-patch images sized for one frame, and at 1,024 for lack of positions."""
+    """The reference fails at frame 112 if its cache is sized for one frame of 4-patch images, and at frame 1,024 for
+    lack of positions.
+    """
     stream = StreamConfig(scale_frames=1, window=2, history_frames=50)
     with Engine(
         replace(CONFIG, image_width=28, network=replace(NETWORK, depth=1), output=OutputConfig((0,)))

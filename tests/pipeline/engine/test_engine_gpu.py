@@ -85,7 +85,7 @@ def test_images_equal_the_cpus_to_one_level(mode: ResizeMode) -> None:
 
 @pytest.mark.parametrize("attention", ["triton", "dense", pytest.param("flashinfer", marks=needs_flashinfer)])
 def test_a_step_copies_each_layer_to_the_host_once_and_waits_only_at_its_end(attention: AttentionName) -> None:
-    """Kernels that plan from device tensors would wait three times. FlashInfer's tables wait for a finished copy."""
+    """Kernels that plan from device tensors would wait three times. FlashInfer's plan waits for a finished copy."""
     with Engine(replace(CPU, device="cuda:0", dtype="bfloat16", attention=attention)) as engine:
         for camera in "ab":
             engine.open_stream(camera, replace(STREAM, scale_frames=1), ResizeMode.CROP)

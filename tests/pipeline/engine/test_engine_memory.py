@@ -1,4 +1,4 @@
-"""The engine and its pool: streams allocate memory for their image size, free it, or are refused with a sum."""
+"""Streams allocate memory for their image size and free it, or are refused with the memory that they would need."""
 
 import sys
 from collections import Counter
@@ -92,8 +92,8 @@ def test_one_stream_too_many_is_refused_with_the_sum() -> None:
         with pytest.raises(AdmissionError) as refusal:
             open_streams(engine, "c")
         assert str(refusal.value) == (
-            "camera 'c' exceeds max_streams = 2: the open streams hold 0.0 MiB, and it would need up to 0.1 MiB for 3 "
-            "frames of 22 tokens and 4 x 6 tokens of history, each 2 layers x 2 x 2 heads x 16 x 4 bytes"
+            "camera 'c' exceeds max_streams = 2: the open streams hold 0.0 MiB, and this one would need up to 0.1 MiB "
+            "for 3 frames of 22 tokens and 4 x 6 tokens of history, each 2 layers x 2 x 2 heads x 16 x 4 bytes"
         )
         engine.close_stream("a")
         open_streams(engine, "c")
@@ -102,7 +102,7 @@ def test_one_stream_too_many_is_refused_with_the_sum() -> None:
 
 @pytest.fixture
 def small_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """Its device has memory for two large streams."""
+    """Make an engine whose device has memory for two large streams."""
     monkeypatch.setattr("retinad.pipeline.engine.engine.memory_limit", lambda device: 2 * LARGE_BYTES)
     with Engine(CONFIG) as engine:
         yield engine
@@ -274,7 +274,10 @@ def python_calls(engine: Engine, one: Frame) -> int:
 
 @pytest.mark.parametrize("attention", ["dense", "paged"])
 def test_host_work_of_a_step_does_not_grow_with_the_age_of_the_stream(attention: AttentionName) -> None:
-    """Operations, Python calls and sizes of the plan: equal at ages 10 and 10,000. The reference's keep growing."""
+    """The numbers of operations and Python calls, and the plan's sizes, are equal at ages 10 and 10,000.
+
+    In the reference, they keep growing.
+    """
     with Engine(replace(CONFIG, attention=attention)) as engine:
         tables = engine.model_runner.backend = Tables(engine.model_runner.backend)
         open_streams(engine, "a")

@@ -29,7 +29,7 @@ def engine() -> Iterator[Engine]:
 
 
 def epochs_of(stream: StreamConfig, frames: int) -> list[int]:
-    """Where epochs begin: the number of the first frame that each publishes."""
+    """The number of the first frame that each epoch publishes."""
     keyframes = stream.epoch_frames - stream.scale_frames
     first = stream.scale_frames + (keyframes - 1) * stream.keyframe_interval + 1
     return [0, *range(first, frames, first - stream.scale_frames)]
@@ -71,7 +71,7 @@ def assert_numbered(records: Sequence[Features], stream: StreamConfig) -> None:
     ids=str,
 )
 def test_an_epoch_equals_a_new_stream_that_began_with_the_last_frames(engine: Engine, stream: StreamConfig) -> None:
-    """Bit for bit. With keyframes too, the last frames of any kind count, like a stream's first ones."""
+    """Equal bit for bit. The last frames count whether or not they are keyframes, like a stream's first ones."""
     engine.open_stream("a", stream, ResizeMode.CROP)
     frames = [frame("a", number) for number in range(25)]
     records = play(engine, frames)
@@ -235,7 +235,7 @@ def poison_white_images(module: nn.Module, arguments: tuple[Tensor], output: Ten
 
 
 def test_memory_is_bounded_and_smaller_where_epochs_are_short() -> None:
-    """20,000 frames: tests/soak."""
+    """A test with 20,000 frames is in tests/soak."""
     network = replace(CONFIG.network, depth=1)
     config: ModelConfig = replace(CONFIG, image_width=28, network=network, output=replace(CONFIG.output, layers=(0,)))
     stream = StreamConfig(scale_frames=3, window=4, history_frames=500, epoch_frames=50)

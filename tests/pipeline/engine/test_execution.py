@@ -49,8 +49,8 @@ def test_auto_takes_the_fastest_that_can_run_and_a_name_is_obeyed(
     ("execution", "config", "backend", "reason"),
     [
         ("captured", replace(CONFIG, dtype="bfloat16"), RANGED, "CUDA graphs need a CUDA device, not cpu"),
-        ("captured", ON_GPU, DENSE, "needs attention = 'triton'"),
-        ("fused", replace(ON_GPU, dtype="float32"), RANGED, "needs dtype = 'bfloat16' or 'float16'"),
+        ("captured", ON_GPU, DENSE, "need attention = 'triton'"),
+        ("fused", replace(ON_GPU, dtype="float32"), RANGED, "need dtype = 'bfloat16' or 'float16'"),
         ("auto", replace(ON_GPU, memory_dtype="float8_e4m3fn"), DENSE, "'float8_e4m3fn' needs fused execution"),
     ],
 )
@@ -62,14 +62,14 @@ def test_an_impossible_execution_is_refused_with_the_reason(
 
 
 def test_without_triton_a_gpu_runs_the_plain_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network of `kda` blocks only needs no attention backend, and the kernels' references cannot be captured."""
+    """A network with only `kda` blocks needs no attention backend, and the kernels' references cannot be captured."""
     delta = replace(ON_GPU, network=replace(ON_GPU.network, mixers=("kda",)))
     monkeypatch.setattr("retinad.pipeline.compatibility.importlib.util.find_spec", lambda name: None)
     assert chosen(delta, DENSE) == "plain"
 
 
 def test_the_engines_device_is_its_threads_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton launches on the current device, and a graph captures only its streams; `cuda:1` must be made current."""
+    """Triton launches on the current device, and graphs capture only that device's streams. So it must be `cuda:1`."""
     current: list[torch.device] = []
 
     def not_loaded(config: ModelConfig) -> None:

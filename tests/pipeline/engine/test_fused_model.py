@@ -38,7 +38,7 @@ def _unused_places_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fused_engine(config: ModelConfig) -> Engine:
-    """On the CPU, with the kernels' references, which no config selects, and without captures."""
+    """Make an engine on the CPU that uses the kernels' references, which no config selects, without captures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("retinad.pipeline.engine.execution.fusing_obstacle", lambda *_, **__: None)
         patch.setattr(

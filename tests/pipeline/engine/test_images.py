@@ -1,4 +1,4 @@
-"""The preprocessor of images: what it prefetches, and its copies of large images."""
+"""The preprocessor makes the right images ahead of time, and copies large images correctly."""
 
 import numpy as np
 import pytest

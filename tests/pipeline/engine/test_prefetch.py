@@ -143,7 +143,7 @@ class Clock:
 
 
 class TimedEngine:
-    """Runs for `run_s`; the host waits for all but the first millisecond."""
+    """An engine whose steps take `run_s` seconds, of which the host waits for all but the first millisecond."""
 
     def __init__(self, clock: Clock, preprocessing_s: float) -> None:
         self.clock = clock
@@ -174,7 +174,10 @@ def test_it_looks_shortly_before_the_end_and_delays_no_step(monkeypatch: pytest.
     steps = Prefetcher(lambda: waiting)
 
     def step(run_s: float, frames: int = 1) -> float | None:
-        """Seconds after the launch at which it looked; None if it did not, and the step was late by a nap at most."""
+        """Seconds from the launch until the prefetcher looked at frames, or None if it did not look.
+
+        In that case, the step was late by at most one nap.
+        """
         engine.run_s, count = run_s, len(engine.prepared_s)
         assert list(steps.step(engine, [frame("a", number) for number in range(frames)])) == [StepOutput([], last=True)]
         late_s = clock.now_s - engine.launched_s - run_s

@@ -160,8 +160,8 @@ def test_every_size_becomes_an_image_or_is_named_in_the_error(width: int, height
     ("size", "mode", "reason"),
     [
         ((0, 480), ResizeMode.CROP, "0x480 pixels is empty"),
-        ((1000, 10), ResizeMode.CROP, "1000x10 pixels is too thin.*less than half a patch"),
-        ((10, 1000), ResizeMode.PAD, "less than half a patch"),
+        ((1000, 10), ResizeMode.CROP, "1000x10 pixels is too thin.*less than half of the patch size"),
+        ((10, 1000), ResizeMode.PAD, "less than half of the patch size"),
         ((10, 1000), ResizeMode.CROP, "resize = 'pad'"),
     ],
 )

@@ -52,7 +52,7 @@ def assert_equal(actual: Sequence[Features], expected: Sequence[Features]) -> No
 @pytest.mark.parametrize("carry", [False, True], ids=["", "carried"])
 @pytest.mark.parametrize("run", [1, 3], ids=["single", "runs"])
 def test_a_requested_end_equals_an_epoch_of_that_length(config: ModelConfig, carry: bool, run: int) -> None:
-    """Two requests end one epoch. Compared with one epoch of the oracle, whose next one would end as well."""
+    """Two requests in a row end one epoch. Only one epoch is compared, since the oracle's next one would end too."""
     stream = replace(EPOCHS, carry_state=carry, run_frames=run)
     with Engine(config) as engine, Engine(config) as oracle:
         engine.open_stream("a", stream, ResizeMode.CROP)
