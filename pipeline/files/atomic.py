@@ -1,4 +1,4 @@
-"""Atomic file writes: a file is complete or absent, whenever the process or the machine stops."""
+"""Atomic file writes: whenever the process or the machine stops, a file is either written completely or unchanged."""
 
 import errno
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 PARTIAL = ".partial"
-"""Suffix of a file that is being written."""
+"""Suffix of the temporary name of a file that is being written."""
 
 PRIVATE = 0o600
 """Mode of a file that only its owner can read and write."""
@@ -28,7 +28,7 @@ def written_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         OSError: the file cannot be written.
     """
     partial = path.with_name(path.name + PARTIAL)
-    # A fixed name, so that processes that are killed leave at most one temporary file.
+    # The temporary name is always the same, so that killed processes leave at most one temporary file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(partial, flags, mode)
     try:

@@ -1,4 +1,4 @@
-"""Lock files: the kernel releases the lock when its process ends, however that happens."""
+"""Lock files. The kernel releases a lock when the process that holds it ends, however that happens."""
 
 import errno
 import fcntl
@@ -10,14 +10,14 @@ from .ownership import NotOursError, check_made_by_us
 
 
 class HeldError(Exception):
-    """Another process holds the lock. The message names it, for use in a sentence: `process 17`."""
+    """Another process holds the lock. The message names that process, for use in a sentence: `process 17`."""
 
 
 def take_lock(path: Path) -> int:
     """Lock a file without waiting. The file is created if it does not exist.
 
-    The file must stay when the lock is released: if it were removed, two processes could hold locks on two files of
-    the same name.
+    The file must not be removed when the lock is released: otherwise two processes could hold locks on two different
+    files of the same name.
 
     Returns:
         A descriptor; closing it releases the lock.

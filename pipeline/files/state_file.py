@@ -1,7 +1,7 @@
-"""State files: a stream's memory in a safetensors file, written atomically and in pieces so that it can be aborted.
+"""State files: a stream's memory in a safetensors file. It is written atomically, in pieces so that it can be aborted.
 
-The last tensor holds the CRC-32 of the header and of every other tensor, since a number that a disk has corrupted looks
-like any other.
+The last tensor holds the CRC-32 checksums of the header and of every other tensor, because a number that the disk has
+corrupted looks like any other number.
 """
 
 import time
@@ -21,11 +21,12 @@ from .readable import why_unreadable
 from .tensors import Entry, dtype_name, tensor_bytes, write_tensor_file
 
 PIECE_BYTES = 16 << 20
-"""Bytes that are copied from the device and flushed at once. Writing stops at most one piece after its deadline."""
+"""Size in bytes of the pieces, each of which is copied from the device and flushed before the next. Writing stops at
+most one piece after the deadline."""
 
 _KEY = "retinad"
 _SUMS = "crc32"
-"""Name of the checksum tensor: the header's checksum, then those of the tensors in the order of their names."""
+"""Name of the checksum tensor. It holds the header's checksum, then those of the tensors, ordered by their names."""
 
 NamedTensors = Sequence[tuple[str, Tensor]]
 
@@ -37,11 +38,11 @@ def write_state_file(path: Path, header: str, tensors: NamedTensors, deadline_s:
         path: path of the file; its folder must exist.
         header: text to store with the tensors.
         tensors: names and values, on any device.
-        deadline_s: `time.monotonic()` at which to abort, or None.
+        deadline_s: `time.monotonic()` at which to abort, or None for no deadline.
 
     Raises:
-        StateError: the file cannot be written, or not before the deadline. An existing file at `path` is unchanged, and
-            no temporary file is left.
+        StateError: the file cannot be written at all or in time. An existing file at `path` is unchanged, and no
+            temporary file is left.
     """
     sums = _Sums(header)
     entries = [
@@ -106,10 +107,10 @@ class StateFile:
         return tensor
 
     def check(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
-        """Check that a tensor exists with this dtype and shape, without reading it.
+        """Check that a tensor with this name, dtype and shape exists, without reading it.
 
         Raises:
-            StateError: it does not.
+            StateError: no such tensor exists.
         """
         if name not in self._file.keys():  # noqa: SIM118  # no mapping
             raise StateError(f"{self._path} has no tensor {name}")
@@ -140,7 +141,7 @@ def open_state_file(path: Path) -> Iterator[StateFile]:
 
 
 class _Sums:
-    # Computed on the way to the disk: at 1.2 GB/s (zlib, one core) that takes less time than writing.
+    # The checksums, computed while the file is written: at 1.2 GB/s (zlib, one core) that is faster than the disk.
     def __init__(self, header: str) -> None:
         self._header = zlib.crc32(header.encode())
         self._tensors: dict[str, int] = {}
@@ -159,7 +160,7 @@ class _Sums:
 def _timely(tensor: Tensor, deadline_s: float | None) -> Iterator[memoryview]:
     for piece in _pieces(tensor):
         if deadline_s is not None and time.monotonic() >= deadline_s:
-            raise StateError("there was no time left to write it")
+            raise StateError("there was no time left to write the file")
         yield tensor_bytes(piece)
 
 

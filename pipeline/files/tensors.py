@@ -1,4 +1,4 @@
-"""Writes safetensors files in pieces, so that the content never has to fit into memory."""
+"""Writes safetensors files in pieces, so that a file's contents need not fit into memory."""
 
 import json
 import math
@@ -38,10 +38,10 @@ class Entry:
     """A tensor to be written.
 
     Attributes:
-        name: its key.
+        name: the tensor's key in the file.
         dtype: dtype in the notation of safetensors, such as `F16`.
-        shape: its shape.
-        pieces: its bytes in C order, little-endian, in any number of pieces; consumed when the tensor is written.
+        shape: the tensor's shape.
+        pieces: the tensor's bytes in C order, little-endian, in any number of pieces; consumed by writing the tensor.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all pieces."""
+        """Total size of all pieces, in bytes."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
@@ -59,10 +59,10 @@ def dtype_name(dtype: torch.dtype) -> str:
     """The name of a dtype in safetensors.
 
     Raises:
-        ValueError: safetensors does not support it.
+        ValueError: safetensors does not support this dtype.
     """
     if dtype not in _NAMES:
-        raise ValueError(f"tensors of {dtype} cannot be written")
+        raise ValueError(f"safetensors files cannot hold tensors of {dtype}")
     return _NAMES[dtype]
 
 
@@ -82,12 +82,12 @@ def write_tensor_file(
         metadata: texts to store with the tensors.
         entries: tensors to write, in this order.
         mode: the file's permissions, before the umask.
-        sync_each: whether each piece is flushed to the disk before the next one; otherwise a slow disk delays the last
-            one by the time of all.
+        sync_each: whether each piece is flushed to the disk before the next one is written. Otherwise, on a slow disk,
+            the flush after the last piece takes as long as writing all of them.
 
     Raises:
         OSError: the file cannot be written.
-        ValueError: the length of an entry's pieces does not match its shape.
+        ValueError: the total size of an entry's pieces does not match its shape.
     """
     with written_whole(path, mode) as file:
         file.write(_preamble(metadata, entries))
@@ -103,7 +103,8 @@ def write_tensor_file(
 
 
 def _preamble(metadata: Mapping[str, str], entries: Sequence[Entry]) -> bytes:
-    # https://huggingface.co/docs/safetensors: the length of a JSON text, that text, then the tensors without gaps.
+    # The format of https://huggingface.co/docs/safetensors: the length of a JSON text, that text, then the tensors
+    # without gaps.
     described: dict[str, object] = {"__metadata__": dict(metadata)}
     begin = 0
     for entry in entries:

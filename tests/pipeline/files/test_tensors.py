@@ -1,4 +1,4 @@
-"""Files are readable by safetensors, and complete or absent."""
+"""Written files can be read by safetensors, and are either complete or absent."""
 
 import os
 import stat
