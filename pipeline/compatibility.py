@@ -1,6 +1,7 @@
-"""Checks which settings of a model cannot run together, or with the installed packages, before anything is loaded.
+"""Finds model settings that are incompatible with each other or with the installed packages, before loading anything.
 
-What only the device itself can tell, such as that it is too old, is left to the code that opens it. Imports no torch.
+Whether the device itself is suitable, for example recent enough, is checked by the code that opens it. Does not import
+torch.
 """
 
 import importlib.util
@@ -17,12 +18,12 @@ HEAD_DIMS = (64, 128)
 
 @dataclass(frozen=True, slots=True)
 class ConfigFault:
-    """A setting that cannot run.
+    """A setting that the engine cannot run with.
 
     Attributes:
-        field: its field in `ModelConfig`.
-        reason: why it cannot run.
-        advice: what to do.
+        field: name of the setting in `ModelConfig`.
+        reason: why the engine cannot run with it.
+        advice: how to correct the setting.
     """
 
     field: str
@@ -34,7 +35,7 @@ class ConfigFault:
 
 
 def find_conflicts(config: ModelConfig) -> tuple[ConfigFault, ...]:
-    """Find everything that rules out a config whose device and number format are chosen."""
+    """Find all faults of a config whose `device` and `dtype` are already chosen."""
     triton = config.attention in {"auto", "triton"} and kernel_obstacle("triton", config) is None
     return attention_conflicts(config) + execution_conflicts(config, fusing_obstacle(config, triton=triton))
 
@@ -46,7 +47,7 @@ def refuse(faults: Sequence[ConfigFault]) -> None:
 
 
 def attention_conflicts(config: ModelConfig) -> tuple[ConfigFault, ...]:
-    """Find what rules out the attention backend that the config names."""
+    """Find the reason, if any, why the attention backend named in the config cannot be used."""
     if config.attention not in {"triton", "flashinfer"}:
         return ()
     kernels: Literal["triton", "flashinfer"] = "triton" if config.attention == "triton" else "flashinfer"
@@ -55,7 +56,7 @@ def attention_conflicts(config: ModelConfig) -> tuple[ConfigFault, ...]:
 
 
 def execution_conflicts(config: ModelConfig, obstacle: str | None) -> tuple[ConfigFault, ...]:
-    """Find what rules out the configured execution, and the memory format that depends on it.
+    """Find the reasons, if any, why `execution` and the `memory_dtype` that depends on it cannot be used.
 
     Args:
         config: the model.
@@ -72,7 +73,7 @@ def execution_conflicts(config: ModelConfig, obstacle: str | None) -> tuple[Conf
 
 
 def kernel_obstacle(kernels: Literal["triton", "flashinfer"], config: ModelConfig) -> str | None:
-    """The reason why these attention kernels cannot run, or None if none is known."""
+    """The reason why these attention kernels cannot run, or None if there is no known reason."""
     head_dim = config.network.channels // config.network.heads
     if not config.device.startswith("cuda"):
         return f"{kernels} runs on CUDA, not on {config.device}"
@@ -88,19 +89,19 @@ def kernel_obstacle(kernels: Literal["triton", "flashinfer"], config: ModelConfi
 
 
 def fusing_obstacle(config: ModelConfig, *, triton: bool) -> str | None:
-    """The reason why fused kernels, or the requested CUDA graphs, cannot run; None if none is known.
+    """The reason why fused kernels or the requested CUDA graphs cannot run, or None if there is no known reason.
 
     Args:
         config: the model.
-        triton: whether attention runs on the Triton kernel.
+        triton: whether attention is computed by the Triton kernel.
     """
     if not config.network.depth:
         return "a network of depth 0 has nothing to fuse"
     if config.attention_layers and not triton:
         obstacle = kernel_obstacle("triton", config)
-        return "it needs attention = 'triton'" + (f", and {obstacle}" if obstacle else "")
+        return "fused kernels need attention = 'triton'" + (f", and {obstacle}" if obstacle else "")
     if config.dtype == "float32":
-        return "it needs dtype = 'bfloat16' or 'float16'"
+        return "fused kernels need dtype = 'bfloat16' or 'float16'"
     on_cuda = config.device.startswith("cuda")
     if not on_cuda and config.execution != "fused":
         return f"CUDA graphs need a CUDA device, not {config.device}"

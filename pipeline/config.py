@@ -17,7 +17,7 @@ RtspTransport = Literal["tcp", "udp"]
 
 
 class CaptureMode(StrEnum):
-    """What happens when frames arrive faster than the model takes them."""
+    """What happens when frames arrive faster than the model can process them."""
 
     LIVE = "live"
     """The newest frames are kept; older ones are dropped and counted."""
@@ -29,18 +29,18 @@ class ResizeMode(StrEnum):
     """How a frame is fitted to the model's image size."""
 
     CROP = "crop"
-    """Resize to the model's width; cut rows off at the top and bottom if it is then too high."""
+    """Resize the frame to the model's width; if it is then too high, cut rows off at the top and bottom."""
     PAD = "pad"
-    """Resize the larger side to the model's width; fill the rest with white."""
+    """Resize the frame's larger side to the model's width; fill the rest of the image with white."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionConfig:
-    """Which tokens are kept when their frame leaves the window. The defaults are what the released checkpoints expect.
+    """Which tokens are kept when their frame leaves the window. The released checkpoints expect the default values.
 
     Attributes:
         cross_frame_special: whether an evicted frame's special tokens are kept.
-        camera_only: whether only its camera token is kept.
+        camera_only: whether only the camera token of an evicted frame is kept.
         include_scale_frames: whether the scale frames are kept forever; if not, they are evicted like other frames.
     """
 
@@ -54,17 +54,18 @@ class StreamConfig:
     """A stream's memory: which frames it keeps, and for how long.
 
     Attributes:
-        scale_frames: the stream's first frames, attended to forever; at least 1. Their features are published together,
-            with the last of them.
-        window: most recent keyframes whose tokens are all attended to; at least 1.
+        scale_frames: number of frames at the start of the stream that are attended to forever; at least 1. Their
+            features are published together, once the last of these frames has arrived.
+        window: number of most recent keyframes whose tokens are all attended to; at least 1.
         keyframe_interval: after the scale frames, every n-th frame enters the memory; the others only read it.
-        history_frames: most recent evicted frames whose special tokens are attended to; 0 for none. Bounds a stream's
-            memory and cost.
+        history_frames: number of most recent evicted frames whose special tokens are attended to; 0 for none. It
+            limits a stream's memory use and the cost of its steps.
         retention: which tokens are kept when their frame leaves the window.
-        epoch_frames: number of frames in the memory after which it is rebuilt from the stream's last `scale_frames`
-            frames; 0 for never. More than `scale_frames`.
-        run_frames: frames that one step takes of the stream at most, if several wait. Results equal those of one frame
-            a step; the cache has room for the additional frames. No more than `window` are taken.
+        epoch_frames: when the memory holds this number of frames, it is rebuilt from the stream's last `scale_frames`
+            frames. 0 for never; otherwise it must be more than `scale_frames`.
+        run_frames: maximum number of the stream's waiting frames that one step processes; values above `window` count
+            as `window`. The results are the same as with one frame per step, but the cache takes more memory, for the
+            additional frames.
         carry_state: whether the state of `kda` blocks is kept when the memory is rebuilt.
     """
 
@@ -90,12 +91,12 @@ class StreamConfig:
 
     @property
     def frames_per_step(self) -> int:
-        """Frames that one step takes at most: those that a step evicts from the window must have been in it before."""
+        """Maximum number of frames per step, limited by `window`: a step evicts only frames already in the window."""
         return min(self.run_frames, self.window)
 
     @property
     def kept_history(self) -> int:
-        """Evicted frames whose tokens are kept, at most: no more than these leave the window in an epoch."""
+        """Maximum number of evicted frames whose tokens are kept, limited by how many leave the window in one epoch."""
         if not self.epoch_frames:
             return self.history_frames
         return min(self.history_frames, max(0, self.epoch_frames - self.window))
@@ -107,13 +108,13 @@ class CameraConfig:
 
     Attributes:
         name: 1-64 characters of A-Z a-z 0-9 _ -.
-        source: device index or path, `rtsp://`/`http://` address, file, folder, glob, or `synthetic:`. May contain a
-            password: never shown unmasked.
+        source: device index or path, `rtsp://`/`http://` address, file, folder, glob, or `synthetic:`. It may contain a
+            password, so it is never shown unmasked.
         mode: live or lossless.
-        fps: frames a second at most, or None for no limit.
+        fps: maximum number of frames per second, or None for no limit.
         loop: number of times a finite source is played; 0 is forever.
         resize: how frames are fitted to the model's image size.
-        queue_frames: frames that wait for the model at most.
+        queue_frames: maximum number of frames that wait for the model.
         connect_timeout_s: seconds after which an attempt to open the source is aborted.
         stall_timeout_s: seconds without a new frame after which the source is reopened.
         retry: whether a source that fails is retried (the end of a file is not a failure).
@@ -144,12 +145,12 @@ class CameraConfig:
 
     @property
     def frames_per_step(self) -> int:
-        """Frames that one step takes at most: several only in lossless mode."""
+        """Maximum number of frames per step; above 1 only in lossless mode."""
         return self.stream.frames_per_step if self.mode is CaptureMode.LOSSLESS else 1
 
     @property
     def waiting_frames(self) -> int:
-        """Frames that wait for the model at most: enough for one step."""
+        """Maximum number of frames that wait for the model: `queue_frames`, or more if one step needs more."""
         return max(self.queue_frames, self.frames_per_step)
 
 
@@ -161,10 +162,11 @@ class NetworkConfig:
         channels: C, a multiple of heads.
         heads: H; channels / heads is the head dimension.
         depth: number of pairs of a frame block and a global block; with 0, the network is its patch embedding alone.
-        mlp_ratio: hidden channels of an MLP over C.
-        patch_size: pixels along a side of a patch.
+        mlp_ratio: number of hidden channels in an MLP, divided by C.
+        patch_size: width and height of a patch, in pixels.
         patch_embed: the patch embedding, a name in `model.backbones.BACKBONES`.
-        register_tokens: register tokens a frame; with the camera and the scale token, these are the special tokens.
+        register_tokens: number of register tokens per frame; together with the camera token and the scale token, they
+            are the special tokens.
         rope3d: whether rotary embeddings of global blocks use (time, row, column); if not, (row, column).
         mixers: how the global blocks mix tokens over time, as a repeating pattern: `attention` to a window of frames,
             or `kda`, Kimi Delta Attention over all past frames (arXiv 2510.26692). The released checkpoints are all
@@ -188,20 +190,21 @@ class NetworkConfig:
 
     @property
     def memory_indices(self) -> tuple[int, ...]:
-        """The index of each global block among those with the same mixer: the index of its memory."""
+        """For each global block, its index among the blocks with the same mixer, which is also its memory's index."""
         kinds = self.global_mixers
         return tuple(kinds[:layer].count(kind) for layer, kind in enumerate(kinds))
 
 
 @dataclass(frozen=True, slots=True)
 class OutputConfig:
-    """What is published of each frame.
+    """Which features of each frame are published.
 
     Attributes:
-        layers: 0-based indices of layer pairs, ascending.
-        tokens: groups of tokens.
-        pool: rows and columns of patches averaged into one for the `pooled` group; fewer at the right and bottom edges.
-        dtype: number format of the published tensors. Numbers beyond 65504 become infinite in float16.
+        layers: 0-based indices of the published layer pairs, ascending.
+        tokens: the published groups of tokens.
+        pool: for the `pooled` group, `pool` x `pool` patches are averaged into one; fewer at the right and bottom
+            edges.
+        dtype: number format of the published tensors. In float16, numbers beyond 65504 become infinite.
     """
 
     layers: tuple[int, ...] = (4, 11, 17, 23)
@@ -216,25 +219,25 @@ class ModelConfig:
 
     Attributes:
         name: the preset's name, published with every record.
-        network: its shape.
+        network: the network's shape.
         image_width: width in pixels of the model's images, a multiple of the patch size.
-        checkpoint: file of the network's weights, or None for random weights.
-        backbone_checkpoint: file of DINOv2's own released weights for the patch embedding; all other weights are
+        checkpoint: file with the network's weights, or None for random weights.
+        backbone_checkpoint: file with DINOv2's own released weights for the patch embedding; all other weights are then
             random. None if `checkpoint` is given.
         seed: seed of random weights.
         device: `cpu` or `cuda:<n>`.
         dtype: number format of the blocks' computations.
         memory_dtype: number format of the KV cache; `auto` is `dtype`. `float8_e4m3fn` takes half the memory, rounds to
             3 bits and clamps numbers to 448. It needs fused execution.
-        attention: attention backend; `auto` is the fastest that can run, chosen when the model is loaded. `paged` is
-            the slow reference of the page tables that `flashinfer` reads.
+        attention: attention backend; `auto` is the fastest available one, chosen when the model is loaded. `paged` is a
+            slow reference implementation for testing the page tables that `flashinfer` reads.
         execution: how the network runs: `plain` with PyTorch modules; `fused` with fused kernels, which needs `triton`
-            as the attention backend; `captured` with fused kernels in CUDA graphs; `auto` is the fastest that can run.
+            as the attention backend; `captured` with fused kernels in CUDA graphs; `auto` in the fastest possible way.
         flashinfer_kernels: FlashInfer's kernels; `auto` is fa3 on Hopper, else fa2.
-        output: what is published of each frame.
-        max_batch: frames in one step at most.
-        max_streams: open streams at most.
-        step_timeout_s: seconds after which a step counts as hung, and the process ends.
+        output: which features of each frame are published.
+        max_batch: maximum number of frames in one step.
+        max_streams: maximum number of open streams.
+        step_timeout_s: seconds after which a step counts as hung and the process ends.
     """
 
     name: str = "lingbot-map"
@@ -257,7 +260,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.checkpoint is not None and self.backbone_checkpoint is not None:
             raise ValueError(
-                "checkpoint contains the patch embedding too: set checkpoint or backbone_checkpoint, not both"
+                "checkpoint already contains the patch embedding: set checkpoint or backbone_checkpoint, not both"
             )
 
     @property
@@ -268,7 +271,7 @@ class ModelConfig:
 
     @property
     def deepest_layer(self) -> int:
-        """Index of the last layer pair that runs: the deepest one that an output reads."""
+        """Index of the last layer pair that runs: the deepest one whose tokens an output needs."""
         return self.output.layers[-1]
 
     @property
@@ -278,12 +281,12 @@ class ModelConfig:
 
     @property
     def attention_layers(self) -> int:
-        """Global blocks that keep keys and values."""
+        """Number of global blocks that run and keep keys and values."""
         return self.running_mixers.count("attention")
 
     @property
     def delta_layers(self) -> int:
-        """Global blocks that keep a state of constant size."""
+        """Number of global blocks that run and keep a state of constant size."""
         return self.running_mixers.count("kda")
 
 
@@ -306,8 +309,8 @@ class PublishConfig:
 
     Attributes:
         endpoints: `tcp://` and `ipc://` endpoints to bind.
-        buffer_mb: MiB of messages queued at most for one slow subscriber.
-        heartbeat_s: seconds between `hello` and `status` repeats.
+        buffer_mb: maximum size of the messages queued for one slow subscriber, in MiB.
+        heartbeat_s: seconds after which `hello` and `status` are repeated.
         curve: CURVE keys, or None for plain sockets.
         allow_plaintext: whether an endpoint beyond this machine may be bound without CURVE.
     """

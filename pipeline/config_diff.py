@@ -1,4 +1,4 @@
-"""Compares two values of one dataclass field by field: which settings changed since a file was written."""
+"""Compares two instances of a dataclass field by field, to find the settings that changed since a file was written."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -23,7 +23,7 @@ class Difference:
 
     @property
     def change(self) -> str:
-        """The two values in words: `was 8, is 16`."""
+        """The two values as text: `was 8, is 16`."""
         return f"was {_shown(self.was)}, is {_shown(self.now)}"
 
 
@@ -33,7 +33,7 @@ def differences(was: object, now: object, name: str = "") -> Iterator[Difference
     Args:
         was: the old value.
         now: the new value, of the same dataclass.
-        name: the path of the value itself, put before the names of its fields.
+        name: dotted path of the value itself, which is put before the names of its fields.
     """
     if is_dataclass(was) and is_dataclass(now):
         for field in fields(now):

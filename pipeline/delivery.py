@@ -17,10 +17,10 @@ class FeaturesSink(Protocol):
 
         Args:
             features: what to send.
-            seq: number of the record within its stream epoch, without gaps.
-            dropped_total: frames of the camera dropped so far.
-            failed_total: frames of the camera that failed so far.
-            model_done_ns: `time.monotonic_ns()` at the end of the model's step.
+            seq: number of the record within its stream epoch; the numbers have no gaps.
+            dropped_total: number of the camera's frames dropped so far.
+            failed_total: number of the camera's frames that failed so far.
+            model_done_ns: `time.monotonic_ns()` when the model finished the step.
         """
 
 
@@ -48,8 +48,8 @@ class Delivery:
     def deliver(self, outcomes: Iterable[Outcome], model_done_ns: int) -> None:
         """Publish features and count failures; outcomes of removed cameras are skipped.
 
-        This also holds for a camera that was added again under the same name: the earlier one's frames were counted and
-        announced as failed when it was removed, even if their step ends later.
+        If a camera was removed and another one added under the same name, outcomes of the removed camera are skipped
+        too: its frames were already counted and announced as failed at the removal, even if their step ends later.
         """
         for outcome in outcomes:
             if not self._is_awaited(outcome):
@@ -62,12 +62,12 @@ class Delivery:
                 self._publish(outcome, queue, model_done_ns)
 
     def next_seq(self, camera: str, stream_epoch: int) -> int:
-        """The number of the camera's next record in this stream epoch, its present one."""
+        """The number of the camera's next record in this stream epoch, which must be the camera's current one."""
         last_epoch, last_seq = self._last_seq.get(camera, (-1, -1))
         return last_seq + 1 if stream_epoch == last_epoch else 0
 
     def forget(self, camera: str) -> None:
-        """Reset a camera's numbering. Idempotent."""
+        """Reset the numbering of a camera's records. Idempotent."""
         self._last_seq.pop(camera, None)
 
     def _is_awaited(self, outcome: Outcome) -> bool:

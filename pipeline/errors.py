@@ -1,14 +1,14 @@
-"""The pipeline's errors. Third-party errors are translated to these in the one file that uses the library.
+"""The pipeline's errors. Errors of a third-party library are translated to these in the one file that uses the library.
 
 PipelineError
 ├── SourceError     a camera source cannot be opened or read; `fault` is the kind of failure
 ├── ModelError      a model, checkpoint or device cannot be used as configured
-│   ├── SettingError    it cannot work as configured: trying again cannot help
+│   ├── SettingError    the model cannot work as configured: trying again cannot help
 │   │   └── CheckpointError the weights' file cannot be used
 │   ├── AdmissionError  there is no room for another stream; the open ones continue
 │   └── DeviceError     the device itself failed: the process must stop
-├── StateError      a stream's memory cannot be saved, or a file does not match the stream
-└── PublishError    an endpoint cannot be bound or used
+├── StateError      a stream's memory cannot be saved, or a state file does not match the stream
+└── PublishError    an endpoint or a key cannot be used as configured
     └── AccessError     another user could replace the socket of an endpoint
 """
 
@@ -19,7 +19,7 @@ from .config_diff import Difference
 
 
 class PipelineError(Exception):
-    """Base class of this package's errors. The message says what failed, where, and what to do, without secrets."""
+    """Base class of this package's errors. The message says what failed, where, and what to do. It holds no secrets."""
 
 
 class SourceFault(StrEnum):
@@ -38,11 +38,11 @@ class SourceFault(StrEnum):
     STALLED = "stalled"
     CRASHED = "crashed"
     RESIZED = "resized"
-    """A live stream changed its size or pixel format: it is reopened, which does not count as a failure."""
+    """A live stream changed its size or pixel format. Its source is reopened; this does not count as a failure."""
 
     @property
     def permanent(self) -> bool:
-        """Whether retrying soon cannot help (the source is still retried, but rarely)."""
+        """Whether retrying soon is pointless (the source is still retried, but rarely)."""
         return self in {SourceFault.AUTH, SourceFault.NOT_FOUND, SourceFault.PERMISSION, SourceFault.UNREADABLE}
 
 
@@ -67,19 +67,19 @@ class CheckpointError(SettingError):
 
 
 class AdmissionError(ModelError):
-    """There is no room for another stream; the message has the sum. The open streams continue."""
+    """There is no room for another stream. The message states the memory needed. The open streams continue."""
 
 
 class DeviceError(ModelError):
-    """The device itself failed (a sticky CUDA error, a lost device): the process must stop."""
+    """The device itself failed (for example with a sticky CUDA error), so the process must stop."""
 
 
 class StateError(PipelineError):
-    """A stream's memory cannot be saved, or a file does not match the stream; the message says why.
+    """A stream's memory cannot be saved, or a state file does not match the stream. The message says why.
 
     Attributes:
         message: the text without the differences.
-        differences: the settings in which the file and the stream differ; empty if that is not the reason.
+        differences: the settings in which the file and the stream differ; empty if the error has another reason.
     """
 
     def __init__(self, message: str, differences: Sequence[Difference] = ()) -> None:
@@ -92,8 +92,8 @@ class PublishError(PipelineError):
     """An endpoint or a key cannot be used as configured.
 
     Attributes:
-        field: the field of `PublishConfig` that is at fault, such as `endpoints` or `curve.authorized_keys_dir`; None
-            where no field is.
+        field: the field of `PublishConfig` that caused the error, such as `endpoints` or `curve.authorized_keys_dir`;
+            None if no field did.
     """
 
     def __init__(self, reason: str, field: str | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Bounded queues between cameras and the worker: one a camera, all owned by the event loop, so nothing needs a lock.
+"""Bounded queues between cameras and the worker: one per camera, all owned by the event loop, so they need no lock.
 
-Each camera's counters are kept here, where every frame passes, and always add up:
+Every frame passes through its camera's queue, so each camera's counters are kept here. They always add up:
 captured = published + dropped + failed + in flight.
 """
 
@@ -18,10 +18,10 @@ from .throughput import Throughput
 
 @dataclass(slots=True)
 class FrameCounters:
-    """A camera's frames since the service started, by outcome.
+    """Numbers of a camera's frames since the service started, by outcome.
 
-    `nan` counts those published with non-finite numbers. `decode_errors` counts damaged images or packets, whether
-    their frames failed or were concealed by the decoder.
+    `nan` counts published frames with non-finite numbers. `decode_errors` counts damaged images or packets, no matter
+    whether the frame failed or the decoder concealed the damage.
     """
 
     captured: int = 0
@@ -33,7 +33,7 @@ class FrameCounters:
 
     @property
     def in_flight(self) -> int:
-        """Frames that wait in the queue or are in the model."""
+        """Number of frames that wait in the queue or are in the model."""
         return self.captured - self.published - self.dropped - self.failed
 
 
@@ -41,9 +41,10 @@ class FrameQueue:
     """The queue of one camera. Created by `FrameQueues.open`; used on the event loop's thread only.
 
     Attributes:
-        counters: the camera's frames by outcome.
-        frames_per_step: frames taken together at most.
-        first_epoch: number of the first connection whose frames pass here; earlier ones are already accounted for.
+        counters: numbers of the camera's frames by outcome.
+        frames_per_step: maximum number of frames taken together.
+        first_epoch: number of the first connection whose frames pass through this queue; the frames of earlier
+            connections are already counted.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class FrameQueue:
         return self._mode is CaptureMode.LOSSLESS and len(self._frames) >= self._capacity
 
     def peek(self, most: int) -> list[Frame]:
-        """The oldest waiting frames, at most `most`, without taking them."""
+        """Return the oldest waiting frames, at most `most`, without taking them."""
         return list(islice(self._frames, most))
 
     async def put(self, frame: Frame) -> None:
@@ -108,7 +109,7 @@ class FrameQueue:
         self._wake()
 
     def take_nowait(self) -> Frame | None:
-        """Take the oldest waiting frame, or None."""
+        """Take the oldest waiting frame; None if no frame waits."""
         if not self._frames:
             return None
         frame = self._frames.popleft()
@@ -121,7 +122,7 @@ class FrameQueue:
         self._frames.clear()
 
     def mark_published(self, *, nan: bool = False) -> None:
-        """Count a taken frame as published; `nan` if its numbers are not finite."""
+        """Count a taken frame as published. `nan` says that it has non-finite numbers."""
         self.counters.published += 1
         self._published.add()
         self.counters.nan += nan
@@ -133,7 +134,7 @@ class FrameQueue:
         self._notify()
 
     def abandon(self) -> None:
-        """Drop waiting frames, and count the other frames in flight as failed: nothing waits for them any more."""
+        """Drop waiting frames, and count frames in the model as failed, because their results are no longer awaited."""
         self.discard()
         self.counters.failed += self.counters.in_flight
         self._notify()
@@ -144,7 +145,7 @@ class FrameQueue:
             await self._changed.wait()
 
     def count_skipped(self, frames: int) -> None:
-        """Count frames that were captured but dropped at the source, because they came faster than they were taken."""
+        """Count frames that were captured but dropped at the source, because they came faster than they were read."""
         self.counters.captured += frames
         self._settle(dropped=frames)
 
@@ -183,7 +184,7 @@ class FrameQueue:
 
 
 class FrameQueues:
-    """The queues of all cameras, served in turn, so that no camera waits for a faster one."""
+    """The queues of all cameras, served in turn, so that a fast camera does not delay the others."""
 
     def __init__(self) -> None:
         self._queues: dict[str, FrameQueue] = {}
@@ -209,12 +210,12 @@ class FrameQueues:
         """Open the queue of a camera.
 
         Args:
-            camera: its name; must have no queue yet.
+            camera: the camera's name; the camera must not have a queue yet.
             mode: what a full queue does.
-            capacity: frames that wait at most, at least 1.
+            capacity: maximum number of waiting frames, at least 1.
             counters: counters to continue, or None to start at zero.
-            frames_per_step: frames taken together at most.
-            first_epoch: number of the first connection whose frames pass here.
+            frames_per_step: maximum number of frames taken together.
+            first_epoch: number of the first connection whose frames pass through this queue.
         """
         if camera in self._queues:
             raise ValueError(f"camera {camera!r} already has a queue")
@@ -233,9 +234,10 @@ class FrameQueues:
             self._turn.remove(camera)
 
     async def take(self, most: int) -> list[Frame]:
-        """Wait for frames, then take at most `most`: one of each camera, longest unserved first, then further ones.
+        """Wait for frames, then take at most `most`.
 
-        A camera's frames are consecutive and in order.
+        First each camera gives one frame, the longest unserved camera first; then cameras that allow several frames per
+        step give further ones. The frames of a camera are consecutive and in order.
         """
         while True:
             frames = self.take_nowait(most)
@@ -245,18 +247,19 @@ class FrameQueues:
             await self._filled.wait()
 
     def take_nowait(self, most: int) -> list[Frame]:
-        """Take frames like `take`; an empty list if none wait."""
+        """Take frames like `take`, but return an empty list if none wait."""
         cameras = self._next(most)
         self._turn = deque(sorted(self._turn, key=set(cameras).__contains__))
         return [frame for camera in cameras if (frame := self._queues[camera].take_nowait()) is not None]
 
     def peek(self, most: int) -> list[Frame]:
-        """The frames that `take_nowait` would take now, in no particular order, without taking them."""
+        """Return the frames that `take_nowait` would take now, in no particular order, without taking them."""
         counts = Counter(self._next(most))
         return [frame for camera, count in counts.items() for frame in self._queues[camera].peek(count)]
 
     def _next(self, most: int) -> list[str]:
-        # The cameras to take from, one entry a frame: one round over all, then over those that allow several a step.
+        # The cameras to take from, one entry per frame: one round over all cameras, then rounds over those that allow
+        # several frames per step.
         cameras: list[str] = []
         depth = 0
         while len(cameras) < most:

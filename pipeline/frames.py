@@ -1,4 +1,4 @@
-"""The values that travel through the pipeline: captured frames, and the outputs of the model. All are immutable."""
+"""The values that are passed through the pipeline: captured frames and the model's outputs. All are immutable."""
 
 import math
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ NUMPY_DTYPES: Final[Mapping[DType, np.dtype[np.number[Any]]]] = {
     "bfloat16": np.dtype("<u2"),
     "float32": np.dtype("<f4"),
 }
-"""The numpy type of each format; bfloat16 as its raw bits."""
+"""The numpy type of each number format; bfloat16 numbers are stored as their raw bits."""
 
 
 class OutputKind(StrEnum):
-    """What the numbers of an output are."""
+    """The kinds of numbers that an output can hold."""
 
     FEATURES = "features"
     """Tokens of the network."""
@@ -51,7 +51,7 @@ class TokenGroup(StrEnum):
 
 
 PATCH_GROUPS = frozenset((TokenGroup.PATCH, TokenGroup.POOLED))
-"""Groups of a network without blocks."""
+"""The token groups that a network without blocks has."""
 
 
 class Flag(StrEnum):
@@ -60,7 +60,7 @@ class Flag(StrEnum):
     RESET = "reset"
     """The stream's memory was reset before this frame."""
     NAN = "nan"
-    """A number of this frame is not finite; the stream's memory is reset after it."""
+    """A number of this frame is not finite; the stream's memory is reset after this frame."""
     SIZE_CHANGED = "size_changed"
     """The source's frame size differs from that of the previous frame."""
     WARMUP = "warmup"
@@ -90,7 +90,7 @@ class FrameStamp:
     Attributes:
         camera: the camera's configured name.
         stream_epoch: number of the source's connection, from 0, incremented at each reconnect.
-        source_seq: number of the frame within the stream epoch, from 0; dropped frames are counted.
+        source_seq: number of the frame within the stream epoch, from 0; dropped frames are included in the count.
         capture_unix_ns: wall-clock time of capture in nanoseconds since 1970 (data only; never used for intervals).
         capture_monotonic_ns: `CLOCK_MONOTONIC` time of capture in nanoseconds.
         pts_ns: the container's presentation time in nanoseconds, or None where the source has none.
@@ -118,10 +118,10 @@ class Frame:
     """One captured frame.
 
     Attributes:
-        stamp: where and when it was captured.
+        stamp: where and when the frame was captured.
         pixels: uint8 [height, width, 3], BGR (OpenCV's order), C-contiguous, read-only. May be a view of memory shared
-            with the capture process, which can reuse it once the last reference to the array is gone: keep frames no
-            longer than needed.
+            with the capture process, which reuses that memory once the last reference to the array is gone. So keep
+            frames no longer than needed.
     """
 
     stamp: FrameStamp
@@ -130,13 +130,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A tensor that the model publishes of each frame: its name and form, without the numbers.
+    """A tensor that the model publishes for each frame: its name, shape and number format, without the numbers.
 
     Attributes:
         name: unique within a record; words of A-Z a-z 0-9 _ - joined by slashes.
-        shape: of one frame, channels last.
+        shape: shape of the tensor for one frame, channels last.
         dtype: number format.
-        kind: what the numbers are.
+        kind: which kind of numbers the tensor holds.
     """
 
     name: str
@@ -146,21 +146,21 @@ class Output:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in one record."""
+        """Size of the tensor in one record, in bytes."""
         return math.prod(self.shape) * NUMPY_DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class TokenOutput(Output):
-    """Tokens of one group after one layer pair; `name` is `layer<N>/<group>`.
+    """The tokens of one group, as one layer pair outputs them; `name` is `layer<N>/<group>`.
 
-    The last axis has 2C channels: the frame block's output, then the global block's. Shapes: camera [1, 2C],
-    registers [4, 2C], scale [1, 2C], patch [rows, cols, 2C], pooled [rows', cols', 2C]. A network of depth 0 has patch
-    and pooled only, with the C channels of the patch embedding.
+    The last axis has 2C channels: the output of the frame block, then that of the global block. Shapes: camera [1, 2C],
+    registers [4, 2C], scale [1, 2C], patch [rows, cols, 2C], pooled [rows', cols', 2C]. A network of depth 0 has only
+    patch and pooled tokens, with the C channels of the patch embedding.
 
     Attributes:
         layer: 0-based index of the layer pair.
-        group: which tokens.
+        group: the group of tokens.
     """
 
     layer: int
@@ -168,7 +168,7 @@ class TokenOutput(Output):
 
     @classmethod
     def of(cls, layer: int, group: TokenGroup, shape: tuple[int, ...], dtype: DType) -> "TokenOutput":
-        """The output with the name of its layer and group."""
+        """Make an output that is named after its layer and group."""
         return cls(f"layer{layer}/{group}", shape, dtype, OutputKind.FEATURES, layer, group)
 
 
@@ -177,12 +177,12 @@ class OutputTensor:
     """The numbers of one output for one frame.
 
     Attributes:
-        output: what they are.
-        data: C-contiguous array of the output's shape; nothing writes to it again. numpy has no bfloat16: its raw bits
-            are uint16.
+        output: describes the numbers.
+        data: C-contiguous array of the output's shape, never written to again. numpy has no bfloat16, so bfloat16
+            numbers are stored as their raw bits, in uint16.
 
     Raises:
-        ValueError: the array has another shape or number format than the output.
+        ValueError: the shape or number format of the array differs from the output's.
     """
 
     output: Output
@@ -206,9 +206,10 @@ class Context:
     """How much of its stream's memory a frame attended to.
 
     Attributes:
-        frames: whole frames, itself included; within a first block, frames attend to earlier and later ones.
-        history_frames: older frames whose special tokens remained.
-        forgotten_frames: keyframes of this memory that were completely evicted.
+        frames: number of frames whose tokens were all attended to, including the frame itself. In a first block,
+            frames attend to earlier and later ones.
+        history_frames: number of older frames of which only the special tokens remained.
+        forgotten_frames: number of keyframes of this memory of which no token remained.
     """
 
     frames: int
@@ -223,16 +224,16 @@ class Features:
     Attributes:
         stamp: the frame's stamp.
         epoch: number of the stream's memory, from 0, incremented at each reset.
-        epoch_frame: number of the frame within the epoch, from 0. Frames of the previous epoch with which an epoch may
-            begin are counted: its first published frame then has a higher number than 0.
+        epoch_frame: number of the frame within the epoch, from 0. An epoch may begin with frames of the previous epoch;
+            these are counted, so the first published frame of such an epoch has a number above 0.
         keyframe: whether the frame entered the memory (later frames attend to it).
         flags: see `Flag`.
         model_size: width and height of the model's image, in pixels.
         grid: rows and columns of patches.
         to_source: maps a model pixel (x, y) to a pixel of the captured frame (pixel centres at whole numbers).
-        tensors: in the order in which they are published.
+        tensors: the outputs, in the order in which they are published.
         latency_us: microseconds by stage: `queue` (capture to the start of the step), `preprocess`, `model`.
-        context: what it attended to; None where no block attends across frames.
+        context: how much of the memory the frame attended to; None where no block attends across frames.
     """
 
     stamp: FrameStamp
@@ -257,4 +258,4 @@ class FrameFailure:
 
 
 Outcome = Features | FrameFailure
-"""The result of a frame."""
+"""What the model returns for a frame."""

@@ -1,4 +1,4 @@
-"""The one loop that moves frames: queues -> worker -> delivery. Nothing else takes frames or runs steps."""
+"""The loop that moves frames: queues -> worker -> delivery. Nothing else takes frames or runs steps."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -35,14 +35,14 @@ ConnectionFlushing = TypeVar("ConnectionFlushing", bound=ConnectionFlushEngine)
 
 
 async def pump(queues: FrameQueues, worker: Worker[Stepping], delivery: Delivery, max_batch: int) -> None:
-    """Run steps forever, each of at most `max_batch` frames: one of each camera, or several of a lossless one.
+    """Run steps forever, each of at most `max_batch` frames: one from each camera, or several from a lossless one.
 
     While frames wait, the device is never idle: their images are preprocessed before the current step ends, and the
-    next step is started before the last records of this one are published. Where a step needs several forward passes,
-    as when streams begin or image sizes differ, each pass's records are published as soon as it is over.
+    next step is started before the last records of the current one are published. If a step needs several forward
+    passes, as when streams begin or image sizes differ, the records of each pass are published as soon as it is over.
 
     Raises:
-        DeviceError: the device failed; nothing of that forward pass or of later ones was published.
+        DeviceError: the device failed; no results of that forward pass or of later ones were published.
     """
 
     def hand_over(outcomes: list[Outcome], model_done_ns: int) -> None:
@@ -60,7 +60,7 @@ async def pump(queues: FrameQueues, worker: Worker[Stepping], delivery: Delivery
 
 
 async def flush(camera: str, worker: Worker[Flushing], delivery: Delivery) -> None:
-    """Publish what the engine still holds of a stream that receives no more frames."""
+    """Run the frames of a stream that still wait in the engine, once no more arrive, and publish the results."""
     outcomes, model_done_ns = await worker.run(partial(_flush, camera))
     delivery.deliver(outcomes, model_done_ns)
 
@@ -76,9 +76,10 @@ async def flush_connection(
 def _step(
     prefetcher: Prefetcher, frames: list[Frame], hand_over: Callable[[list[Outcome], int], None], engine: StepEngine
 ) -> tuple[list[Outcome], int]:
-    """Run a step: hand over the outcomes of each forward pass, but return those of the last one.
+    """Run a step: hand over the outcomes of each forward pass, except those of the last one, which are returned.
 
-    Handing over waits for the event loop, and keeps the device waiting, so failures alone are kept for later.
+    Handing over waits for the event loop, during which the device is idle. So outcomes that are all failures are kept
+    and handed over or returned with the next features.
     """
     outcomes, done_ns = list[Outcome](), time.monotonic_ns()
     for result in prefetcher.step(engine, frames):

@@ -1,7 +1,7 @@
-"""The thread that owns the engine: it alone uses the CUDA context, the weights and the streams' memory.
+"""The thread that owns the engine. No other thread uses the CUDA context, the weights or the streams' memory.
 
-The event loop submits calls, which run one at a time and in order, and awaits their results. A call that hangs blocks
-nothing else; `busy_s` and `is_overdue` make it visible.
+The event loop submits calls, which run one at a time and in order, and awaits their results. A call that hangs does not
+block the event loop; `busy_s` and `is_overdue` reveal it.
 """
 
 import math
@@ -36,7 +36,7 @@ class _Call(Generic[Owned]):
 
 @dataclass(frozen=True, slots=True)
 class _Busy:
-    # One object, so that another thread reads both values of one call.
+    # Both values are in one object, so that another thread always reads two that belong to the same call.
     since: float
     until: float
 
@@ -44,15 +44,15 @@ class _Busy:
 class Worker(Generic[Owned]):
     """Runs calls on a resource in the thread that created it.
 
-    An asynchronous context manager: entering starts the thread and waits until `make` has returned (its exception is
-    raised here); leaving closes the resource, waiting at most `close_timeout_s` for a running call. Cancelling a wait
-    abandons the result, not the call.
+    An asynchronous context manager. Entering it starts the thread and waits until `make` has returned; an exception of
+    `make` is raised there. Leaving it closes the resource, after waiting at most `close_timeout_s` for a running call.
+    If a caller is cancelled while it waits, the result is lost, but the call still runs to its end.
 
     Args:
         make: creates the resource, in the worker's thread.
         call_limit_s: seconds after which a call is overdue. Creating the resource has no limit.
-        close_timeout_s: seconds to wait for the thread at the end, counted from the start of a running call. A thread
-            that hangs longer is abandoned; it is a daemon thread, so the process can end without it.
+        close_timeout_s: seconds to wait for the thread to end when closing, counted from the start of a running call. A
+            thread that hangs longer is abandoned; it is a daemon thread, so the process can end without it.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Worker(Generic[Owned]):
         return busy is not None and time.monotonic() > busy.until
 
     def stack(self) -> list[str]:
-        """The thread's present call stack, outermost call first: file, line and function, without values."""
+        """The thread's current call stack, outermost call first: file, line and function, without values."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         calls = traceback.extract_stack(frame) if frame else []
         return [f"{call.filename}:{call.lineno} {call.name}" for call in calls]
@@ -121,10 +121,10 @@ class Worker(Generic[Owned]):
     def start(
         self, function: Callable[[Owned], Result], *, limited: bool = True
     ) -> Callable[[], Coroutine[None, None, Result]]:
-        """Submit a call like `run`, but wait for it later.
+        """Submit a call like `run`, but leave the waiting to the caller.
 
         Returns:
-            a function that waits for the result; to be called once.
+            a function that waits for the result and returns it; to be called once.
 
         Raises:
             RuntimeError: the worker is closing.

@@ -1,4 +1,4 @@
-"""Fixtures for fake cameras and media files. Apart from the other settings: tests on a GPU need no OpenCV."""
+"""Fixtures for fake cameras and media files. They have a file of their own, so that tests on a GPU need no OpenCV."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Settings that cannot run are reported with their field, the reason and a way out; settings that can are not."""
+"""Incompatible settings are reported with their field, the reason and a remedy; compatible ones are not reported."""
 
 import importlib.util
 from dataclasses import replace
@@ -45,8 +45,8 @@ def test_a_config_that_can_run_has_no_conflicts(config: ModelConfig) -> None:
         (replace(ON_CPU, attention="flashinfer"), "flashinfer runs on CUDA, not on cpu: set attention = 'dense'"),
         (
             replace(ON_CPU, execution="captured"),
-            "execution 'captured' is not possible: it needs attention = 'triton', and triton runs on CUDA, not on cpu: "
-            "set execution = 'auto'",
+            "execution 'captured' is not possible: fused kernels need attention = 'triton', and triton runs on CUDA, "
+            "not on cpu: set execution = 'auto'",
         ),
         (
             replace(ON_CPU, network=DELTA, output=FIRST, dtype="bfloat16", execution="captured"),
@@ -58,7 +58,7 @@ def test_a_config_that_can_run_has_no_conflicts(config: ModelConfig) -> None:
         ),
         (
             replace(ON_GPU, attention="dense", execution="fused"),
-            "execution 'fused' is not possible: it needs attention = 'triton': set execution = 'auto'",
+            "execution 'fused' is not possible: fused kernels need attention = 'triton': set execution = 'auto'",
         ),
         (
             replace(ON_GPU, execution="plain", memory_dtype="float8_e4m3fn"),

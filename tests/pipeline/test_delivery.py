@@ -1,4 +1,4 @@
-"""Records are numbered without gaps within a connection of their source, and an end has the number after the last."""
+"""Records of one connection are numbered without gaps, and the `end` message has the number after the last record's."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_numbers_have_no_gaps_and_restart_with_each_connection() -> None:
 
 @pytest.mark.parametrize(("stream_epoch", "next_seq"), [(1, 2), (2, 0)], ids=["last record's", "without a record"])
 def test_an_end_right_after_the_last_record_reports_no_loss(stream_epoch: int, next_seq: int) -> None:
-    """Even if the source was reconnected without a frame: those numbers belong to another connection."""
+    """No loss is reported even if the source was reconnected and sent no frame. A connection has its own numbers."""
     delivery, sink, _ = deliver([record(0, 0), record(1, 0), record(1, 1)])
     assert delivery.next_seq("cam", stream_epoch) == next_seq
     tracker = GapTracker()

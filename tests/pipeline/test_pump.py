@@ -162,7 +162,7 @@ async def test_flushed_records_of_a_drained_camera_follow_those_of_the_running_s
 
 
 async def test_a_removed_or_returned_camera_gets_no_records_of_a_step_that_outlasted_it() -> None:
-    """Its frames were counted as failed when it was removed; a camera that returned has others."""
+    """The camera's frames were counted as failed at its removal; a camera that returned has new frames."""
     entered, leave = threading.Event(), threading.Event()
     failed: list[int] = []
 
@@ -241,7 +241,7 @@ async def test_while_a_step_runs_the_next_frames_are_preprocessed_in_the_same_th
 
 
 async def test_a_frame_that_was_peeked_at_and_then_dropped_is_released_at_once() -> None:
-    """Its pixels occupy a slot of the capture process, which has few."""
+    """The frame's pixels occupy a slot of the capture process, which has few slots."""
     peek, peeked, leave = threading.Event(), threading.Event(), threading.Event()
     kept: list[weakref.ref[np.ndarray]] = []
 

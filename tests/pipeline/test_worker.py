@@ -101,7 +101,7 @@ async def test_a_hung_call_shows_as_busy_and_does_not_delay_closing() -> None:
 
 
 def is_overdue(worker: Worker[Resource]) -> bool:
-    """Hides from the type checker that this was just found false."""
+    """Read `is_overdue` in a way that hides from the type checker that it was false just before."""
     return worker.is_overdue
 
 

@@ -244,7 +244,10 @@ def test_check_and_run_refuse_the_same_settings_that_cannot_run(config: Path) ->
     for command in ("check", "run"):
         result = retinad(command, str(config))
         assert result.returncode == ExitCode.CONFIG
-        assert "model.execution: execution 'captured' is not possible: it needs attention = 'triton'" in result.stderr
+        assert (
+            "model.execution: execution 'captured' is not possible: fused kernels need attention = 'triton'"
+            in result.stderr
+        )
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root reads everything")
