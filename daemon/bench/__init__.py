@@ -1,1 +1,1 @@
-"""`retinad bench`: measures the model alone, and the path from a camera to a subscriber."""
+"""`retinad bench`: measures the model alone, then the whole path from cameras to a subscriber."""

@@ -1,7 +1,7 @@
-"""Benchmark end to end: the real service with synthetic cameras, and a subscriber in its own process.
+"""The end-to-end benchmark: runs the real service with synthetic cameras, and a subscriber in its own process.
 
-The engine is measured alone first, in the worker's thread, and then passed to the service: weights are loaded once, and
-the cameras' frame rate can be derived from the duration of a step.
+The engine is first measured alone, in the worker's thread, and then passed to the service. So weights are loaded only
+once, and the cameras' frame rate can be derived from the duration of a step.
 """
 
 import subprocess
@@ -31,12 +31,12 @@ from .results import BenchError, EngineResult, PathResult, Percentiles
 from .subscriber import Received, RecordTiming
 
 _PATIENCE_S = 10.0
-"""Seconds that the subscriber may need, after the service has ended, to receive all `end` messages."""
+"""Seconds to wait, after the service has ended, until the subscriber has received all `end` messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Both measurements of a run, and the model."""
+    """A description of the model, and the results of both measurements of a run."""
 
     model: ModelDescription
     engine: EngineResult
@@ -51,7 +51,7 @@ class _Alone:
 
 
 class _BenchDependencies:
-    """Dependencies of the service: an engine that is measured first, and cameras at a rate derived from the result."""
+    """Makes an engine that is measured first, and cameras whose frame rate is derived from the result."""
 
     def __init__(self, plan: BenchPlan) -> None:
         self._plan = plan
@@ -75,7 +75,7 @@ class _BenchDependencies:
 
 
 def measure(plan: BenchPlan, config: ServiceConfig) -> Measured:
-    """Measure the engine, then end to end.
+    """Measure the engine alone, then the whole path from cameras to a subscriber.
 
     Args:
         plan: what to measure.
@@ -83,12 +83,13 @@ def measure(plan: BenchPlan, config: ServiceConfig) -> Measured:
 
     Raises:
         BenchError: the run was interrupted, or there was nothing to measure.
-        ModelError, DeviceError, PublishError: as from `serve`.
+        ModelError, DeviceError, PublishError: raised by `serve`.
     """
     dependencies = _BenchDependencies(plan)
     endpoint = config.publish.endpoints[0]
     command = [sys.executable, "-P", "-m", f"{__package__}.subscriber", endpoint, str(plan.cameras)]
-    # In its own session: Ctrl-C reaches only the service, whose end also ends the subscriber.
+    # The subscriber runs in its own session, so Ctrl-C reaches only the service. When the service ends, so does the
+    # subscriber.
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
     ) as listener:
@@ -96,7 +97,7 @@ def measure(plan: BenchPlan, config: ServiceConfig) -> Measured:
             _serve(config, dependencies)
             alone = dependencies.alone
             if alone is None:
-                raise BenchError("stopped before anything was measured")
+                raise BenchError("the benchmark was stopped before anything was measured")
             received = _receive(listener)
         finally:
             with suppress(ProcessLookupError):
@@ -105,7 +106,7 @@ def measure(plan: BenchPlan, config: ServiceConfig) -> Measured:
 
 
 def summarize(received: Received, plan: BenchPlan, fps: float) -> PathResult:
-    """Results over the time in which every camera was running with a full stream.
+    """Compute the results for the time in which all cameras were running and their streams were full.
 
     Raises:
         BenchError: there was no such time, for example because most frames were dropped.
@@ -114,8 +115,8 @@ def summarize(received: Received, plan: BenchPlan, fps: float) -> PathResult:
     if len(records) < 2:
         raise BenchError(
             f"too few records to measure: of {received.captured} frames, {received.published} were published "
-            f"({received.dropped} dropped, {received.failed} failed) and {len(received.records)} received; "
-            "raise --steps or lower --fps"
+            f"({received.dropped} dropped, {received.failed} failed), and the subscriber received "
+            f"{len(received.records)} records; raise --steps or lower --fps"
         )
     seconds = (records[-1].receive_ns - records[0].receive_ns) / 1e9
     return PathResult(
@@ -168,7 +169,9 @@ def _receive(listener: "subprocess.Popen[bytes]") -> Received:
     try:
         output, _ = listener.communicate(timeout=_PATIENCE_S)
     except subprocess.TimeoutExpired:
-        raise BenchError("stopped before the cameras ended, or the subscriber missed their end") from None
+        raise BenchError(
+            "the benchmark was stopped before the cameras ended, or the subscriber missed their `end` messages"
+        ) from None
     if listener.returncode:
-        raise BenchError(f"the subscriber ended with code {listener.returncode}")
+        raise BenchError(f"the subscriber ended with exit code {listener.returncode}")
     return msgspec.json.decode(output, type=Received)

@@ -1,4 +1,4 @@
-"""Benchmark of the engine alone: steps with one frame of each stream, timed one by one, with full stream memory.
+"""The benchmark of the engine alone. Steps with one frame per stream are timed one by one, with full stream memory.
 
 The frames of the next step are available while a step runs, as with cameras that are faster than the model.
 """
@@ -17,13 +17,13 @@ from .plan import BenchPlan
 from .results import BenchError, EngineResult, Percentiles
 
 _IMAGES = 8
-"""Images in memory that the cameras show in turn: enough for two consecutive frames to differ, whatever their size."""
+"""Number of images in memory that the cameras show in turn, so that two consecutive frames always differ."""
 
 _PROFILED_STEPS = 10
 
 
 def measure_engine(engine: Engine, plan: BenchPlan) -> EngineResult:
-    """Open the plan's streams, fill them, measure, and close them. Call it in the engine's thread.
+    """Open the plan's streams, fill them, measure steps, and close the streams. Call it in the engine's thread.
 
     Raises:
         BenchError: a frame failed.
@@ -64,7 +64,7 @@ def _measure(engine: Engine, plan: BenchPlan) -> EngineResult:
 
 
 def _frames(plan: BenchPlan) -> Iterator[list[Frame]]:
-    """One frame of each camera, captured just now; endless."""
+    """Yield lists with one frame per camera, stamped with the current time, forever."""
     scene = plan.spec(fps=1.0, seed=0).scene()
     images = [np.ascontiguousarray(scene.image(number)) for number in range(_IMAGES)]
     number = 0
@@ -78,7 +78,7 @@ def _frames(plan: BenchPlan) -> Iterator[list[Frame]]:
 
 
 def _step(engine: Engine, frames: Sequence[Frame], following: Sequence[Frame]) -> float:
-    """Duration of a step in seconds, until its features are in host memory."""
+    """Run a step, and return the seconds until its features are in host memory."""
     begun = time.perf_counter()
     outcomes = engine.step(frames, lambda running: engine.prepare(following))
     took_s = time.perf_counter() - begun
@@ -93,7 +93,10 @@ def _epochs(engine: Engine) -> int:
 
 
 def _busy(engine: Engine, steps: Iterator[tuple[list[Frame], list[Frame]]], step_s: float) -> float | None:
-    """Share of a typical step in which the GPU was busy: busy time of profiled steps, duration of unprofiled ones."""
+    """Share of a typical step in which the GPU was busy; None on a CPU.
+
+    The busy time is that of profiled steps, but the step's duration is that of unprofiled ones.
+    """
 
     def work() -> None:
         for _ in range(_PROFILED_STEPS):

@@ -1,4 +1,4 @@
-"""The plan of `retinad bench`: derived from the config and the command line before anything runs."""
+"""The plan of `retinad bench`, which is derived from the config and the command line before anything runs."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,20 +13,20 @@ LIVE_FPS = 30.0
 """Frame rate of a live camera."""
 
 MARGIN = 0.8
-"""Load of the end-to-end benchmark, as a share of the engine's maximum, if that is below `LIVE_FPS`."""
+"""The cameras' frame rate in the end-to-end benchmark, as a share of the engine's maximum, up to `LIVE_FPS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """The streams, the frames and the steps to measure.
+    """The number of streams, the frame size and the number of steps to measure.
 
     Attributes:
         config: the service's config; its first camera sets the streams' memory and how images are resized.
         cameras: number of streams, at least 1.
-        size: width and height of their frames.
+        size: width and height of the streams' frames.
         steps: number of steps to measure, at least 2.
         window_full: whether to fill the streams' windows first.
-        fps: frames per second of each camera, or None for what the engine allows.
+        fps: frames per second of each camera, or None to derive the rate from the engine's speed.
     """
 
     config: ServiceConfig
@@ -48,7 +48,7 @@ class BenchPlan:
 
     @property
     def fill_steps(self) -> int:
-        """Frames of each stream before the measurement: its first block, or enough to fill its window."""
+        """Number of frames per stream before the measurement: the first block, or enough to fill the window."""
         stream = self.stream
         if not self.config.model.running_mixers:
             return 1
@@ -58,7 +58,7 @@ class BenchPlan:
         return min(frames, stream.epoch_frames) if stream.epoch_frames else frames
 
     def rate(self, step_s: float) -> float:
-        """Frames per second of each camera, given the duration of a step with one frame of each."""
+        """Frames per second of each camera, given the duration of a step with one frame per camera."""
         return self.fps or min(LIVE_FPS, MARGIN / step_s)
 
     def spec(self, fps: float, seed: int) -> SyntheticSpec:
@@ -67,7 +67,10 @@ class BenchPlan:
         return SyntheticSpec(width=width, height=height, fps=fps, seed=seed, frames=self.fill_steps + self.steps)
 
     def service(self, folder: Path) -> ServiceConfig:
-        """The config of the end-to-end benchmark: same model and queues, the plan's cameras, a socket in `folder`."""
+        """Make the config of the end-to-end benchmark.
+
+        It has the same model and queues as `config`, but the plan's cameras, and publishes to a socket in `folder`.
+        """
         first = self.config.cameras[0]
         cameras = tuple(
             CameraConfig(

@@ -1,4 +1,4 @@
-"""Results of `retinad bench`, with settings and machine: frozen values, saved as JSON to compare later runs with."""
+"""The results of `retinad bench`, with the settings and the machine. They can be saved as JSON and compared later."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from retinad.pipeline.config import DType, NetworkConfig, StreamConfig
 
 
 class BenchError(Exception):
-    """A measurement failed, or the report of an earlier one cannot be read."""
+    """A measurement failed, or the report of a measurement cannot be written or read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +25,24 @@ class Percentiles:
 
     @classmethod
     def of(cls, milliseconds: Sequence[float]) -> Self:
-        """The percentiles of at least one measurement."""
+        """Compute the percentiles of one or more measurements."""
         return cls(*(round(float(value), 3) for value in np.percentile(milliseconds, (50, 95, 99))))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """The model and how it runs.
+    """Which model runs, and how.
 
     Attributes:
         model: name of the preset.
-        weights: their origin; `random:<seed>` if they are random.
+        weights: name of the weights; `random:<seed>` if they are random.
         device: `cpu` or `cuda:<n>`.
-        dtype: dtype of the computation.
+        dtype: number format of the model's computations.
         attention: attention backend.
         mixers: for each global block, how it mixes tokens over time.
         network: the network's shape.
         image_width: width of the model's input images in pixels.
-        max_batch: most frames in one forward pass.
+        max_batch: maximum number of frames in one forward pass.
     """
 
     model: str
@@ -58,7 +58,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
-    """The published features; see `OutputConfig`."""
+    """Which features are published; see `OutputConfig`."""
 
     layers: tuple[int, ...]
     tokens: tuple[str, ...]
@@ -67,15 +67,16 @@ class OutputSettings:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The streams and frames.
+    """The streams and frames that were run.
 
     Attributes:
-        cameras: number of streams, each with one frame in a step.
+        cameras: number of streams, each of which has one frame in every step.
         size: width and height of the cameras' frames.
-        steps: number of measured steps; also the frames that a camera sends once its stream is full.
+        steps: number of measured steps, and number of frames that each camera sends once its stream is full.
         window_full: whether the streams' windows were full before the measurement.
         stream: memory settings of each stream.
-        fps: requested frames per second of each camera, or None for what the engine allows, at most 30.
+        fps: requested frames per second of each camera, or None to derive the rate from the engine's speed (at most
+            30).
     """
 
     cameras: int
@@ -88,7 +89,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
-    """The settings of a run. Two runs are comparable if these are equal."""
+    """The settings of a run. Two runs are comparable if their settings are equal."""
 
     model: ModelSettings
     output: OutputSettings
@@ -114,18 +115,19 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class EngineResult:
-    """Results of the engine alone: one frame of each stream in every step, one step after the other.
+    """The results of the engine alone: one frame per stream in every step, one step after the other.
 
     Attributes:
         fill_steps: number of steps that filled the streams before the measurement.
         steps: number of measured steps.
-        step_ms: wall time of a step, from images in memory to features in memory.
-        steps_per_s, frames_per_s: over all measured steps.
+        step_ms: wall time of a step, from images in host memory to features in host memory.
+        steps_per_s, frames_per_s: rates over all measured steps.
         gpu_busy: share of the median step in which kernels or copies ran, or None on a CPU.
-        epochs_begun: epochs that began during the measurement, of all streams; their streams were not full for a while.
-        state_bytes: memory of one stream.
-        image_bytes: images that one stream keeps for its next epoch.
-        peak_bytes: peak memory: allocated by torch on a GPU, resident memory of the process on a CPU.
+        epochs_begun: number of epochs that began during the measurement, in all streams together. After such a
+            beginning, a stream is not full for a while.
+        state_bytes: size of one stream's memory.
+        image_bytes: size of the images that one stream keeps for its next epoch.
+        peak_bytes: peak memory use: what torch allocated on a GPU, or the resident memory of the process on a CPU.
         reserved_bytes: peak memory reserved by torch on a GPU, or None on a CPU.
     """
 
@@ -143,26 +145,27 @@ class EngineResult:
 
     @property
     def tail(self) -> float:
-        """Ratio of the slowest steps to the median: p99 / p50."""
+        """How much longer the slowest steps take than the median step: p99 / p50."""
         return round(self.step_ms.p99 / self.step_ms.p50, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class PathResult:
-    """Results end to end: capture processes, queues, worker, socket, and a subscriber in its own process.
+    """End-to-end results: capture processes, queues, worker, socket, and a subscriber in its own process.
 
-    Latencies are those of records received while every camera was running with a full stream.
+    Latencies are those of records received while all cameras were running and their streams were full.
 
     Attributes:
         fps: frames per second of each camera.
         records: number of measured records.
         frames_per_s: records per second at the subscriber, of all cameras together.
-        capture_to_publish_ms: from the capture of a frame until its record is passed to the socket.
-        capture_to_receive_ms: from the capture until the subscriber has the record.
-        outside_model_ms: capture to publish, without the time in the model.
-        queue_ms, preprocess_ms, model_ms, publish_ms: phases of capture to publish, from the records' headers.
-        captured, published, dropped, failed: frames of the whole run; newer frames replaced the dropped ones.
-        lost: records that did not reach the subscriber because it was too slow.
+        capture_to_publish_ms: time from the capture of a frame until its record is passed to the socket.
+        capture_to_receive_ms: time from the capture of a frame until the subscriber has its record.
+        outside_model_ms: `capture_to_publish_ms` without the time in the model.
+        queue_ms, preprocess_ms, model_ms, publish_ms: the phases of `capture_to_publish_ms`, from the records' headers.
+        captured, published, dropped, failed: numbers of frames in the whole run; a dropped frame was replaced by a
+            newer one.
+        lost: number of records that did not reach the subscriber because it was too slow.
     """
 
     fps: float
@@ -208,11 +211,11 @@ def read_report(path: Path) -> BenchReport:
     """Read a report that `write_report` wrote.
 
     Raises:
-        BenchError: the file cannot be read, or is not a report of this version.
+        BenchError: the file cannot be read, or is not a report of this version of retinad.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=BenchReport)
     except OSError as error:
         raise BenchError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BenchError(f"{path} is not a report of this version's `retinad bench --json`: {error}") from error
+        raise BenchError(f"{path} is not a report by `retinad bench --json` of this version: {error}") from error

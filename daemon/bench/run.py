@@ -36,10 +36,11 @@ def bench(plan: BenchPlan, json_file: Path | None, compare: Path | None) -> Exit
     Args:
         plan: what to measure.
         json_file: where to write the report, or None.
-        compare: report of an earlier run to compare with, or None.
+        compare: the report of an earlier run to compare with, or None.
 
     Returns:
-        OK; UNAVAILABLE if the measurement failed, FAULT if the device failed; standard error has the reason.
+        OK, UNAVAILABLE if the measurement failed, or FAULT if the device failed. The reason is printed to standard
+        error.
     """
     console = Console(highlight=False)
     try:
@@ -58,11 +59,11 @@ def bench(plan: BenchPlan, json_file: Path | None, compare: Path | None) -> Exit
 
 
 def run_bench(plan: BenchPlan) -> BenchReport:
-    """Measure the engine alone, then end to end. Warnings go to standard error.
+    """Measure the engine alone, then the path from cameras to a subscriber. Warnings go to standard error.
 
     Raises:
         BenchError: the run was interrupted, or there was nothing to measure.
-        ModelError, DeviceError, PublishError: as from `serve`.
+        ModelError, DeviceError, PublishError: raised by `serve`.
     """
     with open_log(Redactor()) as log, tempfile.TemporaryDirectory(prefix="retinad-bench-") as folder:
         log.configure("warning", "console")

@@ -1,6 +1,6 @@
-"""The subscriber of `retinad bench`, a process: `python -m retinad.daemon.bench.subscriber ENDPOINT CAMERAS`.
+"""The subscriber process of `retinad bench`: `python -m retinad.daemon.bench.subscriber ENDPOINT CAMERAS`.
 
-It receives until that many cameras have ended, then writes a summary of each record to standard output.
+It receives messages until CAMERAS cameras have ended, then writes a summary of each record to standard output.
 """
 
 import sys
@@ -12,15 +12,15 @@ from retinad.client import EndRecord, FeaturesRecord, Kind, Record, Subscriber
 
 
 class RecordTiming(msgspec.Struct, frozen=True, array_like=True):
-    """Summary of one record.
+    """The summary of one record.
 
     Attributes:
-        camera: its camera.
-        epoch, epoch_frame: its place in the stream's memory.
-        warmup: whether it waited for the rest of its stream's first block.
-        receive_ns: monotonic time of its arrival.
-        capture_to_publish_us, capture_to_receive_us: microseconds since the capture of its frame.
-        queue_us, preprocess_us, model_us, publish_us: phases of the former.
+        camera: name of the camera.
+        epoch, epoch_frame: number of the epoch, and number of the frame within the epoch.
+        warmup: whether the frame had to wait for the rest of its stream's first block.
+        receive_ns: monotonic time at which the record arrived.
+        capture_to_publish_us, capture_to_receive_us: microseconds since the capture of the frame.
+        queue_us, preprocess_us, model_us, publish_us: the phases of `capture_to_publish_us`.
     """
 
     camera: str
@@ -37,12 +37,12 @@ class RecordTiming(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """Everything received.
+    """Everything that the subscriber received.
 
     Attributes:
-        records: the records.
+        records: summaries of the records.
         lost: number of records that did not arrive.
-        captured, published, dropped, failed: frame counters, from the cameras' `end` messages.
+        captured, published, dropped, failed: numbers of frames, from the cameras' `end` messages.
     """
 
     records: tuple[RecordTiming, ...]
@@ -54,7 +54,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 def listen(endpoint: str, cameras: int) -> Received:
-    """Receive until that many cameras have ended."""
+    """Receive messages until `cameras` cameras have ended."""
     timings: list[RecordTiming] = []
     ends: list[EndRecord] = []
     lost = 0

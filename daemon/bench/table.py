@@ -1,4 +1,4 @@
-"""Output of `retinad bench`: the figures of a run, and a comparison with an earlier one."""
+"""The output of `retinad bench`: the figures of a run, and a comparison with an earlier run."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -16,9 +16,9 @@ class Figure:
     """One number of a report.
 
     Attributes:
-        part, name: what was measured.
+        part, name: which part was measured, and what was measured of it.
         value: the number.
-        unit: its unit.
+        unit: unit of the number.
     """
 
     part: str
@@ -28,7 +28,7 @@ class Figure:
 
 
 def figures(report: BenchReport) -> Iterator[Figure]:
-    """All numbers of a report that are compared, in the order of the table."""
+    """Yield all numbers of a report that are compared with another report, in the order of the table."""
     engine, path = report.engine, report.path
     yield from _percentiles("engine", "step", engine.step_ms)
     yield Figure("engine", "step p99 / p50", engine.tail, "")
@@ -69,7 +69,7 @@ def print_report(report: BenchReport, console: Console) -> None:
 
 
 def print_comparison(before: BenchReport, now: BenchReport, console: Console) -> None:
-    """Print the differences between the runs, then each figure beside the earlier one, with their ratio."""
+    """Print the differences between two runs, then each figure beside that of the earlier run, with their ratio."""
     settings = list(differences(before.settings, now.settings))
     if settings:
         console.print("DIFFERENT SETTINGS: the ratios below compare different work:", style="bold red")
@@ -90,7 +90,7 @@ def print_comparison(before: BenchReport, now: BenchReport, console: Console) ->
 
 
 def differences(before: BenchSettings | Machine, now: BenchSettings | Machine) -> Iterator[str]:
-    """The differences, one line each: `cameras: 8 -> 1`."""
+    """Yield the differences, one line each, such as `cameras: 8 -> 1`."""
     old, new = _values(asdict(before)), _values(asdict(now))
     for name in dict.fromkeys([*new, *old]):
         if old.get(name) != new.get(name):
@@ -98,7 +98,7 @@ def differences(before: BenchSettings | Machine, now: BenchSettings | Machine) -
 
 
 def describe(report: BenchReport) -> Iterator[str]:
-    """The machine, the model and the workload, in a few lines."""
+    """Yield a few lines that describe the machine, the model and the workload."""
     model, workload = report.settings.model, report.settings.workload
     machine, engine, path = report.machine, report.engine, report.path
     yield ", ".join(f"{name} {version}" for name, version in machine.versions.items())
@@ -114,7 +114,7 @@ def describe(report: BenchReport) -> Iterator[str]:
     windows = "windows full" if workload.window_full else "windows NOT full"
     yield f"engine: {windows} after {engine.fill_steps} steps, then {engine.steps} measured"
     if engine.epochs_begun:
-        yield f"engine: {engine.epochs_begun} epochs began in this time; their streams were not full for a while"
+        yield f"engine: {engine.epochs_begun} epochs began in this time, so some streams were not full for a while"
     yield (
         f"path: {path.fps:g} frames/s per camera, {path.records} records measured; in total {path.captured} captured, "
         f"{path.published} published, {path.dropped} dropped, {path.failed} failed, {path.lost} lost on the way"
@@ -122,16 +122,16 @@ def describe(report: BenchReport) -> Iterator[str]:
 
 
 def _values(tree: Mapping[str, object]) -> dict[str, object]:
-    # The leaves by name. `mixers` occurs twice: the outer one, which lists what runs, takes precedence.
+    # The leaves of the tree by name. `mixers` occurs twice: the outer value, which lists the mixers that run, is used.
     leaves = {name: value for name, value in tree.items() if not isinstance(value, dict)}
     for inner in tree.values():
         if isinstance(inner, dict):
-            leaves = leaves | _values(inner) | leaves  # the first operand sets the order, the last one the values
+            leaves = leaves | _values(inner) | leaves  # the first operand sets the order, the last one sets the values
     return leaves
 
 
 def _shown(value: object) -> str:
-    # As in the config, without quotes.
+    # Values are written as in the config, but without quotes.
     match value:
         case None:
             return "none"
