@@ -1,4 +1,4 @@
-"""The index of an extracted recording, `index.json`: contents of the shards, settings, and where to resume."""
+"""The index of an extracted recording, `index.json`: the contents of the shards, the settings, and where to resume."""
 
 import math
 from dataclasses import dataclass, replace
@@ -56,10 +56,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor of a shard: its first axis is the shard's frames, `shape` are the other axes.
+    """A tensor in a shard. Its first axis counts the shard's frames; `shape` has the other axes.
 
-    `layer` and `group` are None where it holds no tokens. `dtype` is float16, float32 or bfloat16, whose bits an
-    `.npz` holds as uint16.
+    `layer` and `group` are None if the tensor holds no tokens. `dtype` is float16, float32 or bfloat16; in an `.npz`,
+    bfloat16 numbers are stored as their raw bits, in uint16.
     """
 
     name: str
@@ -73,7 +73,8 @@ class TensorEntry:
 class FrameEntry:
     """One frame of a shard, in the order of its rows, with the field names of the service's messages.
 
-    `frame` counts the frames with features, from 0. `file` is the image file of a folder or glob, otherwise None.
+    `frame` is the frame's number among those with features, from 0. `file` is the frame's image file if the recording
+    is a folder or a glob, otherwise None.
     """
 
     frame: int
@@ -118,7 +119,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A checkpoint: the file `state` holds the stream's state before the frame `source_seq`."""
+    """A checkpoint. The file `state` holds the stream's state before the frame with number `source_seq`."""
 
     source_seq: int
     state: str
@@ -135,12 +136,13 @@ class Index:
         settings: settings of the extraction.
         mixers: how the model's global blocks mix tokens over time.
         frames: number of frames with features.
-        unreadable: number of frames that could not be decoded, up to the point of resumption or in total.
+        unreadable: number of frames that could not be decoded, in total or, if the index is not complete, before the
+            frame at which to resume.
         failures: frames that were decoded but have no features.
-        shards: the files.
+        shards: the files with features.
         resume: where to resume, or None.
-        unreadable_frames: the first thousand frames that could not be decoded. This field and `file` are newer than
-            the format: earlier versions did not write them, and ignore them.
+        unreadable_frames: the first thousand frames that could not be decoded. This field and the fields named `file`
+            were added to the format later: earlier versions of retinad did not write them, and ignore them.
     """
 
     schema: int
@@ -157,7 +159,7 @@ class Index:
 
 
 def read_index(folder: Path) -> Index | None:
-    """The index of a folder, or None if it has none.
+    """Read the index of a folder; None if the folder has none.
 
     Raises:
         DamagedIndex: the index cannot be read.
@@ -189,7 +191,7 @@ def check_files(folder: Path, index: Index) -> None:
     for name, min_bytes in files + resume:
         path = folder / name
         if path.name != name:
-            raise DamagedIndex(f"{folder / INDEX} names {name}, which is not a file in this folder")
+            raise DamagedIndex(f"{folder / INDEX} names {name}, which is not a file name in this folder")
         if min_bytes and (not path.is_file() or path.stat().st_size < min_bytes):
             raise DamagedIndex(f"{path} is missing or truncated: remove {folder} to start over")
 
@@ -203,7 +205,7 @@ def check_settings(folder: Path, before: Index, settings: Settings) -> None:
     made = before.settings
     made = replace(
         made, model=replace(made.model, layers=settings.model.layers)
-    )  # follows from other settings, which are listed
+    )  # `layers` follows from other settings, which are listed
     changes = show_differences(differences(made, settings))
     if changes:
         raise JobError(
@@ -221,7 +223,7 @@ def write_index(folder: Path, index: Index) -> None:
     """Replace the index atomically.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the index cannot be written.
     """
     with written_whole(folder / INDEX) as file:
         file.write(msgspec.json.encode(index))

@@ -1,7 +1,7 @@
-"""`retinad extract`: a recording's features as files, with the model, stream and capture process of the service.
+"""`retinad extract`: writes a recording's features to files, using the service's model, stream and capture process.
 
-Three things run at the same time, with little waiting between them: the capture process decodes, the worker thread runs
-the model, and another thread writes shards.
+Three things run at the same time and seldom wait for each other: the capture process decodes frames, the worker thread
+runs the model, and another thread writes shards.
 """
 
 import os
@@ -39,7 +39,7 @@ async def extract(wanted: Extraction, reporter: Reporter, version: str) -> ExitC
     """Extract features until the recording ends, or until SIGINT or SIGTERM; a second one ends the process at once.
 
     Returns:
-        OK, or INCOMPLETE if it was stopped: the same call continues.
+        OK, or INCOMPLETE if the job was stopped; the same call then continues it.
 
     Raises:
         JobError: the recording cannot be read, or the folder cannot be written.
@@ -65,7 +65,7 @@ class _Interrupt:
         self._reporter = reporter
 
     def stop_with(self, stop: Callable[[], None]) -> None:
-        """Set what stops the job from now on; called at once if a signal has already come."""
+        """Set the function that stops the job from now on. It is called at once if a signal has already arrived."""
         self._stop = stop
         if self.stopped:
             stop()
@@ -160,7 +160,7 @@ class _Job:
             async with anyio.create_task_group() as reading:
                 with writer.sending():
                     reading.start_soon(reader.capture, name="capture")
-                    with suppress(anyio.BrokenResourceError):  # writing failed: its task group raises the reason
+                    with suppress(anyio.BrokenResourceError):  # writing failed: the outer task group raises the reason
                         await loop.run()
                     reading.cancel_scope.cancel()
         note = await worker.run(lambda engine: engine.description.weights_note)

@@ -1,4 +1,4 @@
-"""File names of a recording's images, and the frames that could not be decoded."""
+"""Finds the file names of a recording's images, and the frames that could not be decoded."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -10,18 +10,20 @@ from retinad.pipeline.sources.registry import parse_source
 from .index import Failure, ShardEntry, Unreadable
 
 NAMED_AT_MOST = 1000
-"""Most unreadable frames that an index names: the first ones."""
+"""Maximum number of unreadable frames that an index names; it names the first ones."""
 
 
 def image_names(source: str, count: int | None) -> Sequence[str]:
-    """The image files of a recording, by `source_seq`, relative to their common folder; undecodable bytes are escaped.
+    """List the image files of a recording, by `source_seq`, relative to their common folder.
+
+    Bytes of a file name that cannot be decoded are escaped.
 
     Args:
         source: the recording, as in a config.
-        count: number of images that the capture process has just found there; it lists the folder on its own.
+        count: number of images that the capture process has just found there, with a listing of its own.
 
     Returns:
-        Nothing if the recording is not a folder or glob of images, or if the number of files differs.
+        the file names; empty if the recording is not a folder or glob of images, or if their number is not `count`.
     """
     try:
         spec = parse_source(source)
@@ -37,10 +39,10 @@ def image_names(source: str, count: int | None) -> Sequence[str]:
 def find_unreadable(
     shards: Iterable[ShardEntry], failures: Iterable[Failure], end: int, files: Sequence[str]
 ) -> tuple[int, tuple[Unreadable, ...]]:
-    """The frames before `end` that have neither features nor a failure: these could not be decoded.
+    """Find the frames before `end` that have neither features nor a failure: these could not be decoded.
 
     Returns:
-        Their number, and the first `NAMED_AT_MOST` of them.
+        the number of these frames, and the first `NAMED_AT_MOST` of them.
     """
     read = {frame.source_seq for shard in shards for frame in shard.frames}
     read.update(failure.source_seq for failure in failures)
@@ -49,5 +51,5 @@ def find_unreadable(
 
 
 def name_of(files: Sequence[str], source_seq: int) -> str | None:
-    """The file of a frame, or None if it is not known."""
+    """The file name of a frame, or None if the name is not known."""
     return files[source_seq] if source_seq < len(files) else None

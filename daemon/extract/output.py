@@ -1,7 +1,7 @@
 """The output folder of an extraction: shards and an index, each written atomically.
 
-Only shards that the index names count. Others are left over from a job that was killed, and are written again. So the
-index, its shards and the state to resume from are always consistent.
+Only shards that the index names are valid. Other shards are left over from a job that was killed; they are removed, and
+their frames are extracted again. So the index, its shards and the state to resume from are always consistent.
 """
 
 import fcntl
@@ -39,17 +39,17 @@ from .index import (
 from .names import find_unreadable, name_of
 
 SHARD_BYTES = 256 << 20
-"""Size at which a shard is full: large enough for any disk, small enough to write without a long pause."""
+"""Size in bytes at which a shard is full: large enough for any disk, small enough to write without a long pause."""
 
 _SAFETENSORS_DTYPES: Final[Mapping[DType, str]] = {"float16": "F16", "float32": "F32", "bfloat16": "BF16"}
 """The name of each number format in safetensors."""
 
 
 def find_index(folder: Path) -> Index | None:
-    """The index of an earlier job in this folder, or None if the folder is new or empty.
+    """Read the index of an earlier job in this folder; None if the folder is new or empty.
 
     Raises:
-        JobError: the folder cannot be used: it is not a folder, or holds something else.
+        JobError: the folder cannot be used, because it is not a folder or holds something else.
     """
     try:
         index = read_index(folder)
@@ -80,14 +80,14 @@ class OutputFolder:
 
     Attributes:
         index: the index as last written.
-        frames: frames with features that were added, including those of earlier runs.
-        files: file names of the recording's images by `source_seq`, if it has any; set it before `add`.
+        frames: number of frames with features that were added, including those of earlier runs.
+        files: file names of the recording's images by `source_seq`, if it has any; to be set before `add`.
 
     Args:
         folder: the folder, which exists.
         index: the index of an earlier run with the same settings, or a new one.
-        shard_frames: most frames in a shard, or None for `SHARD_BYTES`.
-        lock: descriptor that locks the folder.
+        shard_frames: maximum number of frames in a shard, or None for as many as fit in `SHARD_BYTES`.
+        lock: file descriptor that holds the lock on the folder.
     """
 
     def __init__(self, folder: Path, index: Index, shard_frames: int | None, lock: int) -> None:
@@ -111,10 +111,10 @@ class OutputFolder:
         version: str,
         shard_frames: int | None = None,
     ) -> Self:
-        """Create a folder, or resume one that has the same settings; files that its index does not name are removed.
+        """Create a folder, or resume one that has the same settings. Files that its index does not name are removed.
 
         Raises:
-            JobError: the settings differ, another job is writing to the folder, or it cannot be written.
+            JobError: the settings differ, another job is writing to the folder, or the folder cannot be written.
         """
         if before is not None:
             check_settings(folder, before, settings)
@@ -138,7 +138,7 @@ class OutputFolder:
         self._lock = None
 
     def state_path(self, source_seq: int) -> Path:
-        """The file for the stream's state before this frame."""
+        """The path of the file for the stream's state before this frame."""
         return self._folder / f"state-{source_seq:09}.safetensors"
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
@@ -155,7 +155,7 @@ class OutputFolder:
                 self._add(outcome)
 
     def checkpoint(self, resume: Resume) -> None:
-        """Write everything that was added and an index that resumes here; the previous state is removed.
+        """Write everything that was added, and an index that resumes at `resume`; the previous state file is removed.
 
         Raises:
             JobError: the folder cannot be written.
@@ -167,7 +167,7 @@ class OutputFolder:
         """Write everything that was added and the final index.
 
         Args:
-            source_frames: frames of the recording, including those that could not be decoded.
+            source_frames: number of frames in the recording, including those that could not be decoded.
 
         Raises:
             JobError: the folder cannot be written.
@@ -202,11 +202,11 @@ class OutputFolder:
         before, self.index = self.index.resume, index
         with _written(self._folder):
             write_index(self._folder, index)
-            if before is not None and before != index.resume:  # a newer state may be in the works: it stays
+            if before is not None and before != index.resume:  # no other state: a newer one may be half written
                 (self._folder / before.state).unlink(missing_ok=True)
 
     def _clean(self) -> None:
-        # Files of a job that was killed while writing.
+        # Removes files of a job that was killed while writing.
         named = {INDEX, *(shard.file for shard in self.index.shards)}
         if self.index.resume is not None:
             named.add(self.index.resume.state)
@@ -218,7 +218,7 @@ class OutputFolder:
 
 
 def write_safetensors(path: Path, frames: Sequence[Features]) -> None:
-    """Write a shard as safetensors, each tensor [frames, ...], without copying them.
+    """Write a shard as safetensors, with tensors [frames, ...], without copying their numbers.
 
     Raises:
         OSError: the file cannot be written.
@@ -236,7 +236,7 @@ def write_safetensors(path: Path, frames: Sequence[Features]) -> None:
 
 
 def write_npz(path: Path, frames: Sequence[Features]) -> None:
-    """Write a shard as npz, with bfloat16 as its bits.
+    """Write a shard as npz; bfloat16 numbers are stored as their raw bits, in uint16.
 
     Raises:
         OSError: the file cannot be written.
@@ -247,7 +247,7 @@ def write_npz(path: Path, frames: Sequence[Features]) -> None:
 
 
 def _columns(frames: Sequence[Features]) -> list[tuple[OutputTensor, list[OutputTensor]]]:
-    # Each output's tensors, one a frame, and the first of them.
+    # For each output, the tensor of the first frame, and the tensors of all frames.
     firsts = frames[0].tensors
     return [(one, [frame.tensors[index] for frame in frames]) for index, one in enumerate(firsts)]
 
@@ -288,7 +288,7 @@ def _frames_of(features: Features) -> int:
 
 
 def _lock(folder: Path) -> int:
-    # Locks the folder itself: no lock file of a killed job can be left behind.
+    # Locks the folder itself, so that no lock file of a killed job can be left behind.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Progress of an extraction on standard error: a bar on a terminal, otherwise a line now and then."""
+"""Shows the progress of an extraction on standard error: as a bar on a terminal, otherwise as a line now and then."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ from rich.text import Text
 from ..logs.rate_limit import RateLimit
 
 _LINE_S = 10.0
-"""Seconds between progress lines without a terminal."""
+"""Seconds between progress lines if standard error is not a terminal."""
 
 
 class Reporter:
@@ -37,37 +37,37 @@ class Reporter:
         self._console.print(Text(plain), soft_wrap=True)
 
     def decoder_line(self, line: str) -> None:
-        """Print a line of the decoder, at most twenty in ten seconds."""
+        """Print a line from the decoder, but at most twenty lines in ten seconds."""
         suppressed = self._limit.admit("decoder")
         if suppressed is not None:
             self.say(f"{line} ({suppressed} lines before it were suppressed)" if suppressed else line)
 
     def end(self) -> None:
-        """Print how many lines of the decoder were suppressed; call it after the last one."""
+        """Print how many lines from the decoder were suppressed. Call it after the last line."""
         suppressed = sum(self._limit.take_suppressed().values())
         if suppressed:
             self.say(f"{suppressed} more lines like these were suppressed")
 
     def begin(self, done: int) -> None:
-        """Start measuring.
+        """Start measuring the rate.
 
         Args:
-            done: frames that an earlier run has done.
+            done: number of frames that earlier runs have extracted.
         """
         self._began_at, self._began_with = time.monotonic(), done
         if self._progress is not None:
             self._task = self._progress.add_task("frames", total=None, completed=done, rate="")
 
     def frames_per_s(self, done: int) -> float:
-        """The rate since `begin`, given the frames done now."""
+        """The frames per second since `begin`, given the number of frames extracted so far."""
         return (done - self._began_with) / max(time.monotonic() - self._began_at, 1e-9)
 
     def update(self, done: int, total: int | None) -> None:
         """Show the progress.
 
         Args:
-            done: frames done.
-            total: frames of the recording, or None if that is not known.
+            done: number of frames extracted so far.
+            total: number of frames in the recording, or None if it is not known.
         """
         frames_per_s = self.frames_per_s(done)
         if self._progress is not None and self._task is not None:
@@ -90,7 +90,7 @@ def progress_line(done: int, total: int | None, frames_per_s: float) -> str:
 
 @contextmanager
 def open_reporter() -> Iterator[Reporter]:
-    """A reporter on standard error, with a bar if it is a terminal."""
+    """Open a reporter that prints to standard error, with a bar if that is a terminal."""
     console = Console(file=sys.stderr, highlight=False)
     if not console.is_terminal:
         yield Reporter(console, None)

@@ -1,4 +1,4 @@
-"""The recording to extract: probed first, then read by the service's own capture process, in order and without gaps."""
+"""The recording to extract. It is probed first, then read by the service's capture process, in order, without gaps."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ async def probe_recording(wanted: Extraction) -> SourceInfo:
     """Open the recording once, to learn its size and its number of frames.
 
     Raises:
-        JobError: it cannot be opened, or is a live source.
+        JobError: the recording cannot be opened, or is a live source.
     """
     try:
         live = wanted.is_live
@@ -51,14 +51,14 @@ class RecordingReader:
 
     Args:
         config: the recording, as a lossless camera.
-        next_seq: `source_seq` of the first frame to hand out; frames before it are read and skipped.
-        on_open: called before the first frame, with the number of frames or None if it is not known.
+        next_seq: `source_seq` of the first frame to hand out; earlier frames are read and skipped.
+        on_open: called before the first frame, with the number of frames, or with None if it is not known.
         on_log: called with each line that the decoder prints.
 
     Attributes:
         queue: the frames that wait for a step.
-        next_seq: `source_seq` of the frame after the last one handed out.
-        ended: the camera's last state, or None while it runs.
+        next_seq: `source_seq` of the next frame to hand out.
+        ended: the camera's final status, or None while the camera runs.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RecordingReader:
         return not self._stopped and self.ended is not None and self.ended.state is CameraState.ENDED
 
     async def capture(self) -> None:
-        """Read until the recording ends or fails."""
+        """Read frames until the recording ends or fails."""
         self.ended = await self._camera.run()
         self._wake()
 
@@ -96,7 +96,7 @@ class RecordingReader:
         self._wake()
 
     async def gather(self) -> list[Frame]:
-        """The frames of the next step: fewer at the recording's end, none when there are no more.
+        """Wait for the frames of the next step, and take them: fewer at the recording's end, none after it.
 
         Raises:
             JobError: the recording is shorter than it was when an earlier run extracted it.
@@ -119,7 +119,7 @@ class RecordingReader:
         if frames:
             self.next_seq = frames[-1].stamp.source_seq + 1
         elif self.is_at_end and self._read_seq + 1 < self.next_seq:
-            text = f"the recording had at least {self.next_seq} frames before and now has fewer"
+            text = f"the recording had at least {self.next_seq} frames in an earlier run, but has fewer now"
             raise JobError(ExitCode.NO_INPUT, text)
         return frames
 

@@ -1,4 +1,4 @@
-"""The request for an extraction, and what follows from it: its camera, frames per step, and settings."""
+"""The request for an extraction. The camera, the number of frames per step and the settings are derived from it."""
 
 import os
 import stat
@@ -23,17 +23,18 @@ CAMERA = "input"
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """The request.
+    """The request for an extraction.
 
     Attributes:
         source: the recording, as in a config.
-        out: output folder.
+        out: the output folder.
         model: the model.
         stream: the stream's memory settings.
         resize: how images are resized for the model.
-        run_frames: frames in one step of the model; None for as many as fit a GPU, or on a CPU as `stream` says.
+        run_frames: number of frames per step. None means as many as fit in a GPU's memory, or on a CPU the number
+            in `stream`.
         form: file format of the shards.
-        shard_frames: most frames in a shard; None for 256 MiB.
+        shard_frames: maximum number of frames in a shard; None for as many as fit in 256 MiB.
         save_every_s: seconds between checkpoints.
     """
 
@@ -49,10 +50,10 @@ class Extraction:
 
     @property
     def is_live(self) -> bool:
-        """Whether the source's name alone shows that it is a camera.
+        """Whether the source's name alone shows that it is a live camera.
 
         Raises:
-            SourceError: it is not a valid source.
+            SourceError: the name is not that of a valid source.
         """
         return parse_source(self.source).is_live
 
@@ -70,17 +71,17 @@ class Extraction:
             return False
 
     def camera(self, stream: StreamConfig) -> CameraConfig:
-        """The recording as a camera that drops no frame and does not retry."""
+        """Make a camera that reads the recording, drops no frame and does not retry."""
         return CameraConfig(
             CAMERA, self.source, mode=CaptureMode.LOSSLESS, resize=self.resize, retry=False, stream=stream
         )
 
     def settings(self, weights: str, run_frames: int) -> Settings:
-        """The settings that must match to resume.
+        """The settings that must match those in the output folder for the job to resume.
 
         Args:
             weights: name of the loaded weights.
-            run_frames: frames in one step, as chosen.
+            run_frames: the chosen number of frames per step.
         """
         return Settings(
             source=mask(_whole_name(self.source), self.source),
@@ -95,14 +96,15 @@ class Extraction:
 
 
 def choose_run(wanted: Extraction, size: Size, before: Index | None) -> int:
-    """Frames in one step: as requested, or as in an earlier run, or as many as fit.
+    """Choose the number of frames per step: as requested, or as in an earlier run, or as many as fit in memory.
 
-    On a CPU, where memory is not measured, the stream's config decides. Call it while the model is loaded.
+    On a CPU, where memory is not measured, the stream's config replaces the last choice. Call it while the model is
+    loaded.
 
     Args:
         wanted: the request.
         size: width and height of the recording's frames.
-        before: index of an earlier run.
+        before: index of an earlier run, or None.
 
     Raises:
         AdmissionError: there is not enough memory.
@@ -117,15 +119,15 @@ def choose_run(wanted: Extraction, size: Size, before: Index | None) -> int:
         choices = (asked,) if asked else FRAMES_PER_STEP
         return largest_frames_per_step(wanted.model, wanted.stream, size, wanted.resize, room, choices)
     except ValueError:
-        return asked or wanted.stream.run_frames  # the size does not fit the model: each frame fails with the reason
+        return asked or wanted.stream.run_frames  # the size cannot be resized: each frame will fail with the reason
 
 
 def check_finished(wanted: Extraction, index: Index) -> None:
-    """Check that a complete folder matches the request. Reads the weights' file for its name; loads no model.
+    """Check that a complete folder matches the request. Loads no model, but reads its weights file to name the weights.
 
     Raises:
         JobError: the folder holds features with other settings.
-        ModelError: the weights' file cannot be read.
+        ModelError: the weights file cannot be read.
     """
     run_frames = wanted.run_frames or index.settings.stream.run_frames
     check_settings(wanted.out, index, wanted.settings(weights_name(wanted.model), run_frames))
@@ -133,5 +135,5 @@ def check_finished(wanted: Extraction, index: Index) -> None:
 
 def _whole_name(source: str) -> str:
     spec = parse_source(source)
-    # The target of a link counts: if the link changes, it is another recording.
+    # The name is that of a link's target: if the link changes, it leads to another recording.
     return os.path.realpath(os.path.expanduser(spec.path)) if isinstance(spec, PathSpec) else source

@@ -1,10 +1,10 @@
-"""The step loop of an extraction: frames through the model, and a checkpoint of the stream now and then.
+"""The step loop of an extraction: runs frames through the model, and saves a checkpoint of the stream now and then.
 
-A killed job resumes at its last checkpoint: `Engine.save_state` writes the stream's state between two frames, and the
-index that names this file names only shards with frames before it. Recomputing the earlier frames instead would need no
-file, but without epochs it means the whole recording, and it would restore the same state only if no failure had reset
-the stream. A state may take gigabytes, so it is saved at intervals and not with each shard: frames after the last
-checkpoint are computed again, with the same results.
+A killed job resumes at its last checkpoint. `Engine.save_state` writes the stream's state before a certain frame to a
+file, and the index that names this file names only shards with earlier frames. The state could also be recomputed from
+earlier frames, without a file. But without epochs that means all earlier frames, and it would yield the same state only
+if no failure had reset the stream. A state may take gigabytes, so it is saved at intervals and not with each shard:
+frames after the last checkpoint are computed again, with the same results.
 """
 
 import time
@@ -25,18 +25,19 @@ from .request import CAMERA
 from .write_behind import Results, WriteBehind
 
 SAVE_SHARE = 20
-"""Saving takes at most one part in this many of the time: the interval grows with the time that a save takes."""
+"""Saving takes at most about one part in this many of the time: the interval is at least this many times as long as the
+last save took."""
 
 
 class StepLoop:
     """Runs a recording through the model.
 
     Args:
-        worker: owner of the engine, whose stream is open.
+        worker: owns the engine, in which the stream is open.
         reader: supplies the frames.
-        writer: takes the results.
-        output: names the files of checkpoints.
-        save_every_s: seconds between checkpoints, at least.
+        writer: receives the results.
+        output: chooses the paths of state files.
+        save_every_s: minimum number of seconds between checkpoints.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class StepLoop:
         self._save_every_s = save_every_s
 
     async def run(self) -> None:
-        """Run steps until the reader has no more frames, then flush the stream or save it.
+        """Run steps until the reader has no more frames. Then flush the stream at the recording's end, or save it.
 
         Raises:
             JobError: the state cannot be saved, or the recording has become shorter.
@@ -68,7 +69,7 @@ class StepLoop:
             step = partial(run_step, prefetcher, frames)
             del frames
             await self._writer.put(Results(await self._worker.run(step)))
-            del step  # its frames go back to the capture process
+            del step  # the step's frames go back to the capture process
             if time.monotonic() - saved_at >= pause_s:
                 began_at = time.monotonic()
                 await self._checkpoint()
@@ -80,7 +81,7 @@ class StepLoop:
             await self._checkpoint()
 
     async def _checkpoint(self) -> None:
-        """Save the stream, unless it has no complete state at the moment: then the previous checkpoint stays."""
+        """Save the stream. If it has no complete state at the moment, the previous checkpoint stays."""
         next_seq = self._reader.next_seq
         path = self._output.state_path(next_seq)
         try:
@@ -92,7 +93,7 @@ class StepLoop:
 
 
 def run_step(prefetcher: Prefetcher, frames: list[Frame], engine: Engine) -> list[Outcome]:
-    """The results of one step. In the worker's thread."""
+    """Run one step and return its results. Call it in the worker's thread."""
     return [outcome for results in prefetcher.step(engine, frames) for outcome in results.outcomes]
 
 

@@ -1,4 +1,4 @@
-"""The messages at the end of a job."""
+"""The messages at the end of an extraction."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ from retinad.pipeline.frames import Flag
 from .index import Index
 
 _MOST_FAILURES = 20
-"""Most failed frames that are listed; the index has all."""
+"""Maximum number of failed frames that are listed; the index has all of them."""
 
 
 RANDOM_WEIGHTS = "the weights are random: the features are meaningless (set model.checkpoint)"
@@ -23,7 +23,7 @@ def weights_note_line(note: str) -> str:
 def summary_lines(
     out: Path, index: Index, frames_per_s: float, *, random_weights: bool, weights_note: str | None
 ) -> Iterator[str]:
-    """The lines about a complete folder: failed frames, totals and warnings."""
+    """Yield the lines about a complete folder: failed frames, totals and warnings."""
     for failure in index.failures[:_MOST_FAILURES]:
         yield f"frame {failure.source_seq} failed: {failure.reason}"
     yield (
@@ -32,7 +32,7 @@ def summary_lines(
     )
     not_finite = sum(Flag.NAN in frame.flags for shard in index.shards for frame in shard.frames)
     if not_finite:
-        yield f"{not_finite} of them have non-finite numbers (flag {Flag.NAN})"
+        yield f"{not_finite} of these frames have non-finite numbers (flag {Flag.NAN})"
     if random_weights:
         yield RANDOM_WEIGHTS
     if weights_note is not None:

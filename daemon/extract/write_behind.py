@@ -1,4 +1,4 @@
-"""Writes results in a thread while the model computes the next ones, with a bounded number of frames in between."""
+"""Writes results in a thread while the model computes the next ones. A bounded number of frames wait to be written."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,16 +12,16 @@ from .index import Resume
 from .output import OutputFolder
 
 _QUEUE_FRAMES = 32
-"""Most frames whose features wait to be written. A shard is written in one go, and the model keeps running."""
+"""Maximum number of frames whose features wait to be written. The model runs on while a whole shard is written."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """The results of a step, or a checkpoint.
+    """Either the results of a step or a checkpoint.
 
     Attributes:
-        outcomes: features and failures.
-        resume: where to resume once they are written, or None for no checkpoint.
+        outcomes: features and failures; empty for a checkpoint.
+        resume: where to resume once all earlier results are written; None for the results of a step.
     """
 
     outcomes: Sequence[Outcome]
@@ -32,8 +32,8 @@ class WriteBehind:
     """The queue between the model and the writing thread.
 
     Args:
-        output: what the thread writes to; nothing else may use it until `run` returns.
-        frames_per_step: frames whose features one `put` may bring.
+        output: the folder that the thread writes to; nothing else may write to it until `run` returns.
+        frames_per_step: maximum number of frames whose features are passed to one `put`.
         on_written: called after each write, on the event loop.
     """
 
@@ -44,7 +44,7 @@ class WriteBehind:
         self._send, self._receive = anyio.create_memory_object_stream[Results](size)
 
     async def run(self) -> None:
-        """Write until `sending` is over and the queue is empty.
+        """Write results until `sending` is over and the queue is empty.
 
         Raises:
             JobError: the folder cannot be written.
@@ -57,7 +57,7 @@ class WriteBehind:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Close the queue at the end of the context."""
+        """A context in which results may be queued. At its end the queue is closed."""
         with self._send:
             yield
 
@@ -71,7 +71,7 @@ class WriteBehind:
 
 
 def write(output: OutputFolder, results: Results) -> None:
-    """Write the results of one step, then the checkpoint."""
+    """Write the results of one step, or a checkpoint."""
     output.add(results.outcomes)
     if results.resume is not None:
         output.checkpoint(results.resume)

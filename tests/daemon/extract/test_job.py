@@ -1,4 +1,4 @@
-"""An extraction has the service's numbers, each frame once, and resumes to the same numbers after any stop."""
+"""An extraction yields the service's numbers, each frame once, and the same numbers if it is stopped and resumed."""
 
 import errno
 import fcntl
@@ -107,7 +107,7 @@ def tensors_of(folder: Path) -> list[dict[str, torch.Tensor]]:
 
 
 def assert_same(folder: Path, other: Path) -> None:
-    """To the bit, and every frame with the same place in its epoch and the same flags."""
+    """Assert that all numbers are equal bit for bit, and that all frames have the same flags and place in the epoch."""
     assert frames_of(index_of(folder)) == frames_of(index_of(other))
     for one, two in zip(tensors_of(folder), tensors_of(other), strict=True):
         assert one.keys() == two.keys()
@@ -205,7 +205,7 @@ def test_undecodable_images_are_skipped_named_and_counted(tmp_path: Path) -> Non
 def test_an_index_lists_unreadable_images_wherever_its_job_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where an earlier version, which did not write the names, was stopped."""
+    """They are listed even if the stopped job was of an earlier version, which did not write the names."""
     for number, path in enumerate(write_frames(tmp_path / "images", 12)):
         if number in (1, 9):
             path.write_bytes(b"not an image")
@@ -276,7 +276,7 @@ def _breaking(add: Add, after: int) -> Add:
 def test_a_job_that_breaks_off_after_any_step_resumes_to_the_same_numbers(
     tmp_path: Path, after: int, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the first block, at the end of an epoch, and much later. The state is saved after every step."""
+    """Breaks off in the first block, at the end of an epoch, and much later. The state is saved after every step."""
     with monkeypatch.context() as patch:
         patch.setattr(extract_output.OutputFolder, "add", _breaking(extract_output.OutputFolder.add, after))
         with pytest.raises(Killed):
@@ -466,7 +466,7 @@ def test_a_recording_that_has_become_shorter_is_not_taken_for_complete(
             play(wanted(tmp_path, tmp_path / "images"))
     for path in paths[2:]:
         path.unlink()
-    with pytest.raises(JobError, match="now has fewer"):
+    with pytest.raises(JobError, match="has fewer now"):
         play(wanted(tmp_path, tmp_path / "images"))
 
 

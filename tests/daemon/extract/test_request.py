@@ -1,4 +1,4 @@
-"""Frames in one step of an extraction: as requested, as in the earlier run, or as many as fit."""
+"""The number of frames per step of an extraction is as requested, as in the earlier run, or as many as fit."""
 
 from dataclasses import replace
 from pathlib import Path
