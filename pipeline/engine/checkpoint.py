@@ -85,7 +85,8 @@ class SavedStream:
         schema: version of the file format.
         camera: name of the camera whose stream was saved.
         saved_unix_ns: when the memory had its last frames, in nanoseconds since 1970. That is when the file was written.
-            If the stream was restored and has had no frame since, it is the time in the file that it was restored from.
+            If the stream was restored and has had no frame since, it is the time in the file from which it was
+            restored.
         setting: the settings that must match.
         source_size, model_size, grid: sizes of the stream's frames.
         counters: the stream's counters.
@@ -142,8 +143,8 @@ def load_stream(
         the file's header.
 
     Raises:
-        StateError: the file cannot be read, is too old, or does not match this stream. The stream is unchanged, but if a
-            tensor is unreadable or damaged, its memory is empty afterwards.
+        StateError: the file cannot be read, is too old, or does not match this stream. The stream is unchanged, but
+            if a tensor is unreadable or damaged, its memory is empty afterwards.
         AdmissionError: the pool has no room for the restored memory. The stream's memory is empty afterwards.
     """
     setting = Setting(model, stream.config, stream.resize)

@@ -303,7 +303,7 @@ def test_cuts_that_do_not_fit_are_refused(
     with pytest.raises(ValueError, match="cu_seqlens_cpu: expected None if cu_seqlens is None"):
         call.using(cu_seqlens_cpu=torch.tensor([0, 6])).run(implementation)
     batch = make_call(6, B=2, device=device)
-    with pytest.raises(ValueError, match="cu_seqlens: expected a batch of B = 1"):
+    with pytest.raises(ValueError, match="cu_seqlens: expected B = 1"):
         batch.using(cu_seqlens=torch.tensor([0, 3, 6], device=device)).run(implementation)
 
 
@@ -351,7 +351,7 @@ def test_wrong_shapes_are_named() -> None:
         ({"chunk_size": 48}, "chunk_size: expected 16, 32 or 64, got 48"),
         ({"lower_bound": -6.0, "use_gate_in_kernel": True}, r"lower_bound: expected a value in \[-5.0, 0\), got -6.0"),
         ({"lower_bound": 0.0, "use_gate_in_kernel": True}, "lower_bound"),
-        ({"allow_neg_eigval": True}, "allow_neg_eigval: expected use_beta_sigmoid_in_kernel=True"),
+        ({"allow_neg_eigval": True}, "allow_neg_eigval: expected use_beta_sigmoid_in_kernel to be True"),
         (
             {"initial_state": torch.zeros(2, 4, 16, 24)},
             r"initial_state: expected shape \[N, HV, K, V\] = \[1, 4, 16, 24\]",
