@@ -18,7 +18,7 @@ from ..sources.reader import SourceInfo
 from ..sources.redact import mask
 from .faults import classify
 from .process import CaptureProcess
-from .protocol import Ended, Failed, FrameMemory, FrameReady, FromChild, Opened, Ready, Release, Rewind
+from .protocol import Ended, Failed, FrameMemory, FrameReady, FromChild, Opened, Ready, Release, Rewind, Start
 from .slots import ReleaseSender, SlotReader
 
 START_TIMEOUT_S = 30.0
@@ -121,7 +121,7 @@ class Capture:
         Raises:
             SourceError: the source cannot be opened, or not in time.
         """
-        self._send(self._encoder.encode(self._config))
+        self._send(self._encoder.encode(Start.of(self._config)))
         with anyio.move_on_after(START_TIMEOUT_S) as start:
             assert isinstance(await self._message(), Ready)
         if start.cancelled_caught:

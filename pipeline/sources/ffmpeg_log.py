@@ -80,7 +80,10 @@ class FFmpegLog:
         for number, _ in self._saved:
             os.dup2(sink, number)
         os.close(sink)
-        self._stderr, sys.stderr = sys.stderr, os.fdopen(self._saved[1][1], "w", buffering=1, closefd=False)
+        self._stderr, sys.stderr = (
+            sys.stderr,
+            os.fdopen(self._saved[1][1], "w", buffering=1, errors="backslashreplace", closefd=False),
+        )
         self._thread = threading.Thread(target=self._forward_lines, name="ffmpeg log", daemon=True)
         self._thread.start()
 

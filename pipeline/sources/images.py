@@ -19,6 +19,7 @@ from . import opencv
 from .exif import upright
 from .headers import JPEG, JPEG2000, PNG, Header, jpeg_end, read_header
 from .reader import Grabbed, SourceInfo, UnreadableImage
+from .redact import printable
 
 FOLDER_FPS = 30.0
 """Images per second in live mode without an fps cap: a folder has no rate of its own."""
@@ -75,7 +76,7 @@ class ImagesReader:
             advice = (
                 "of a folder or glob the first picture of each file is read; as a source of its own a file is whole"
             )
-            sys.stderr.write(f"left out: {self._path}: {more} of its {more + 1} pictures ({advice})\n")
+            sys.stderr.write(printable(f"left out: {self._path}: {more} of its {more + 1} pictures ({advice})\n"))
         return pixels
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .device import DEVICE
 from .network import NETWORK
 from .paths import PATH
+from .redact import printable
 from .spec import SourceKind, SourceSpec, unreadable
 from .synthetic import SYNTHETIC
 
@@ -34,6 +35,8 @@ def parse_source(text: str) -> SourceSpec:
     """
     if not text.strip():
         raise unreadable(f"the source is empty: expected {describe_kinds(KINDS)}")
+    if "://" in text and printable(text) != text and not text.lower().startswith("file://"):
+        raise unreadable("the address holds bytes that are no UTF-8: percent-encode them (%E9 is one)")
     for kind in KINDS:
         if (spec := kind.parse(text)) is not None:
             return spec

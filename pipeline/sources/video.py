@@ -15,7 +15,7 @@ from .exif import upright
 from .ffmpeg_log import FFmpegLog
 from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, RefusedError, SourceInfo, UnreadableImage
-from .redact import redact_url
+from .redact import printable, redact_url
 
 _ATTEMPTS = 1000
 """Damaged frames in a row that are skipped. OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
@@ -41,7 +41,13 @@ def open_file(path: str, config: CameraConfig) -> "VideoReader":
     """
     _check_file(path)
     guess = "it contains no video, or none in a format that this build of FFmpeg supports"
-    return _open(os.path.abspath(path), config, path, SourceFault.UNREADABLE, guess, network=False)
+    source = os.path.abspath(path)
+    if printable(source) == source:
+        return _open(source, config, path, SourceFault.UNREADABLE, guess, network=False)
+    # OpenCV crashes at a name that is not UTF-8. FFmpeg opens this link to the file a second time.
+    with open(source, "rb") as file:
+        link = f"/proc/self/fd/{file.fileno()}"
+        return _open(link, config, printable(path), SourceFault.UNREADABLE, guess, network=False)
 
 
 def open_stream(url: str, config: CameraConfig) -> "VideoReader":
@@ -118,7 +124,7 @@ class VideoReader:
         self._timeout_s = timeout_s
         self._name = name
         self._position_ms: float | None = None
-        self._converted = False
+        self._grabbed = self._converted = False
         self._refused = self._refused_in_a_row = 0
         by_opencv = orientation in _BY_OPENCV
         self._orientation = 1 if by_opencv or orientation is None else orientation
@@ -147,6 +153,7 @@ class VideoReader:
         for lost in range(_ATTEMPTS):
             if self._capture.grab():
                 self._check_format()
+                self._grabbed = True
                 return Grabbed(self._pts_ns(), lost)
             waited_s = time.monotonic() - started_s
             if not self.info.finite and waited_s >= 0.9 * self._timeout_s:
@@ -160,6 +167,8 @@ class VideoReader:
     def _check_not_empty(self) -> None:
         if self._refused and not self._converted:
             raise self._refusal_error()
+        if not self._grabbed:
+            raise RefusedError(SourceFault.UNREADABLE, f"{self._name} cannot be decoded", "not one frame is intact")
 
     def _check_format(self) -> None:
         # Decoders are set up at least once before the first frame. A setup after it means a change of format.
