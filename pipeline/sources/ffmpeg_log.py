@@ -38,6 +38,9 @@ _REFUSED = b" -> fmt:"
 """In each of swscale's messages about a frame that it does not convert. OpenCV ignores its result: `retrieve` succeeds
 and gives whatever was in memory."""
 _INTERLACED = b"Cannot convert interlaced"
+_TORN = re.compile(rb" ?(?:overread -?\d|error y=\d+ x=\d|error count: \d)")
+"""FFmpeg's Motion JPEG decoder gave up within a picture. It conceals nothing: the rest is what was in memory. Such a
+line belongs to the frame just asked for, since this decoder has no threads."""
 _REQUEST = b" request: "
 _READ = b" Statistics: "
 _MOST_REQUESTS = 8
@@ -53,6 +56,7 @@ class FFmpegLog:
     Attributes:
         decoder_setups: how often decoders were set up, as of the last `catch_up`.
         refused: number of frames that FFmpeg decoded but did not convert to BGR, likewise.
+        torn: number of Motion JPEG pictures, or more, of which a part was not decoded, likewise.
         interlaced: whether one of them was refused because it is interlaced.
         container: FFmpeg's name of the detected container format, or an empty string.
         cut_off: whether an HTTP server closed the connection before it had sent everything that it announced.
@@ -63,6 +67,7 @@ class FFmpegLog:
     def __init__(self) -> None:
         self.decoder_setups = 0
         self.refused = 0
+        self.torn = 0
         self.interlaced = False
         self.container = ""
         self.cut_off = False
@@ -155,6 +160,8 @@ class FFmpegLog:
             self.decoder_setups += 1
         elif _INTERLACED in message:
             self.interlaced = True
+        elif _TORN.match(message):
+            self.torn += 1
         elif _CUT_OFF in message:
             self.cut_off = True
         elif message.startswith(_REQUEST):

@@ -120,6 +120,9 @@ class ImageFile:
         """
         if self._data.startswith(JPEG):
             return self._jpeg()
+        if number and self._header.starts:
+            start, end = (*self._header.starts, len(self._data))[number : number + 2]
+            return ImageFile(self._data[start:end]).decode()
         image = self._stored(number)
         if image is None:
             which = f"picture {number + 1} of {self.pictures}" if number else "it"

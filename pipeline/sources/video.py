@@ -85,6 +85,7 @@ class DecoderLog(Protocol):
 
     decoder_setups: int
     refused: int
+    torn: int
     interlaced: bool
     cut_off: bool
 
@@ -126,6 +127,8 @@ class VideoReader:
         self._position_ms: float | None = None
         self._grabbed = self._converted = False
         self._refused = self._refused_in_a_row = 0
+        self._torn = 0
+        self._is_torn = False
         by_opencv = orientation in _BY_OPENCV
         self._orientation = 1 if by_opencv or orientation is None else orientation
         capture.set(Property.AUTO_ORIENTATION, int(by_opencv))  # the default has changed between OpenCV releases
@@ -173,6 +176,7 @@ class VideoReader:
     def _check_format(self) -> None:
         # Decoders are set up at least once before the first frame. A setup after it means a change of format.
         self._log.catch_up()
+        self._is_torn, self._torn = self._log.torn > self._torn, self._log.torn
         before, self._decoder_setups = self._decoder_setups, self._log.decoder_setups
         if before in (None, self._decoder_setups):
             return
@@ -188,6 +192,8 @@ class VideoReader:
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`."""
+        if self._is_torn:
+            raise UnreadableImage(f"a frame of {self._name} is damaged: FFmpeg decoded only a part of the JPEG")
         pixels = self._capture.retrieve(out if self._orientation == 1 else None)
         if pixels is None:
             raise UnreadableImage(f"a frame of {self._name} cannot be decoded")
