@@ -18,7 +18,7 @@ from ..sources.reader import SourceInfo
 from ..sources.redact import mask
 from .faults import classify
 from .process import CaptureProcess
-from .protocol import Ended, Failed, FrameMemory, FrameReady, FromChild, Opened, Ready, Release, Rewind
+from .protocol import Ended, Failed, FrameMemory, FrameReady, FromChild, Opened, Ready, Release, Rewind, Start
 from .slots import ReleaseSender, SlotReader
 
 START_TIMEOUT_S = 30.0
@@ -123,7 +123,7 @@ class Capture:
 
     def begin(self) -> None:
         """Send the config to the process. Called by `start_capture`."""
-        self._send(self._encoder.encode(self._config))
+        self._send(self._encoder.encode(Start.of(self._config)))
 
     async def load(self) -> None:
         """Wait until the process has loaded its libraries. Cancelling the call is safe.
@@ -142,6 +142,10 @@ class Capture:
             self._loaded = True
             return
         raise SourceError(SourceFault.TIMEOUT, f"the capture process did not start within {START_TIMEOUT_S:g} s")
+
+    async def rewind(self) -> None:
+        """Open a source that has ended again, from its start; see `open`."""
+        await self.open()
 
     async def open(self) -> None:
         """Open the source, again if it has ended or failed, and update `info`.

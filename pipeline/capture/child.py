@@ -17,12 +17,12 @@ from contextlib import closing, suppress
 import msgspec
 import numpy as np
 
-from ..config import CameraConfig, CaptureMode
+from ..config import CaptureMode
 from ..errors import SourceError
 from ..frames import CropPlace
 from ..sources.crop import cropped
 from ..sources.reader import Grabbed, Reader, RefusedError, UnreadableImage
-from ..sources.redact import mask
+from ..sources.redact import mask, printable
 from ..sources.registry import load_reader
 from .pacing import SECOND_NS, Pacer
 from .protocol import (
@@ -37,6 +37,7 @@ from .protocol import (
     Ready,
     Release,
     Rewind,
+    Start,
 )
 from .slots import SlotWriter
 
@@ -59,7 +60,7 @@ class ParentChannel:
         self._decoder = msgspec.msgpack.Decoder(FromParent)
         self._encoder = msgspec.msgpack.Encoder()
         self._rewound = False
-        self.config = msgspec.msgpack.decode(self._packet(), type=CameraConfig)
+        self.config = msgspec.msgpack.decode(self._packet(), type=Start).camera
         self.slots = SlotWriter(self.config.waiting_frames + self.config.frames_per_step + EXTRA_SLOTS, self._announce)
 
     def send(self, message: CaptureMessage) -> None:
@@ -160,7 +161,7 @@ class CaptureLoop:
         except UnreadableImage as exc:
             self._slots.free(self._slots.generation, slot)
             self._failed += 1
-            sys.stderr.write(f"left out: {exc}\n")
+            sys.stderr.write(printable(f"left out: {exc}\n"))
             return
         except SourceError:  # the process, and its slots, are used again
             self._slots.free(self._slots.generation, slot)

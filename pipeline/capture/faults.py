@@ -42,6 +42,11 @@ _RULES = (
         "its codec is not supported by this build of FFmpeg",
     ),
     _rule(
+        r"support hardware accelerated (\w+) decoding",
+        SourceFault.CODEC,
+        "this build of FFmpeg has no decoder for {}; convert it to H.264, or set the camera to it",
+    ),
+    _rule(
         r"moov atom not found",
         SourceFault.UNREADABLE,
         "it is not a video, or its end (where MP4 has its index) is missing",
@@ -81,8 +86,8 @@ def classify(lines: Iterable[str]) -> tuple[SourceFault, str] | None:
     lines = tuple(lines)
     for rule in _RULES:
         for line in lines:
-            if rule.pattern.search(line):
-                return rule.fault, f"{rule.advice} [{_bare(line)}]"
+            if (found := rule.pattern.search(line)) is not None:
+                return rule.fault, f"{rule.advice.format(*found.groups())} [{_bare(line)}]"
     return None
 
 

@@ -1,7 +1,10 @@
 """Messages between the service and a capture process: msgpack arrays over a socket pair, one message per packet."""
 
+from dataclasses import replace
+
 import msgspec
 
+from ..config import CameraConfig
 from ..errors import SourceFault
 from ..frames import CropPlace
 from ..sources.reader import SourceInfo
@@ -16,6 +19,23 @@ class CaptureMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 class Ready(CaptureMessage, frozen=True):
     """Child: libraries are loaded; the source is being opened."""
+
+
+class Start(CaptureMessage, frozen=True):
+    """Parent: the camera. Its source is apart, as bytes, since the name of a file need not be UTF-8."""
+
+    config: CameraConfig
+    source: bytes
+
+    @classmethod
+    def of(cls, config: CameraConfig) -> "Start":
+        """The message for a camera."""
+        return cls(replace(config, source=""), config.source.encode("utf-8", "surrogateescape"))
+
+    @property
+    def camera(self) -> CameraConfig:
+        """The camera, as it was given to `of`."""
+        return replace(self.config, source=self.source.decode("utf-8", "surrogateescape"))
 
 
 class Opened(CaptureMessage, frozen=True):

@@ -41,6 +41,9 @@ _INTERLACED = b"Cannot convert interlaced"
 _LOGIN = re.compile(rb"\s*WWW-Authenticate:\s*([^\r\n]+)", re.IGNORECASE)
 """Of an RTSP response with an error, whose headers FFmpeg prints at debug level."""
 _ERROR_STATUS = re.compile(rb"(?:method \w+ failed:|HTTP error) ?(\d{3})")
+_TORN = re.compile(rb" ?(?:overread -?\d|error y=\d+ x=\d|error count: \d)")
+"""FFmpeg's Motion JPEG decoder gave up within a picture. It conceals nothing: the rest is what was in memory. Such a
+line belongs to the frame just asked for, since this decoder has no threads."""
 _REQUEST = b" request: "
 _READ = b" Statistics: "
 _MOST_REQUESTS = 8
@@ -56,6 +59,7 @@ class FFmpegLog:
     Attributes:
         decoder_setups: how often decoders were set up, as of the last `catch_up`.
         refused: number of frames that FFmpeg decoded but did not convert to BGR, likewise.
+        torn: number of Motion JPEG pictures, or more, of which a part was not decoded, likewise.
         interlaced: whether one of them was refused because it is interlaced.
         container: FFmpeg's name of the detected container format, or an empty string.
         cut_off: whether an HTTP server closed the connection before it had sent everything that it announced.
@@ -70,6 +74,7 @@ class FFmpegLog:
         self.logins: list[str] = []
         self.decoder_setups = 0
         self.refused = 0
+        self.torn = 0
         self.interlaced = False
         self.container = ""
         self.cut_off = False
@@ -87,7 +92,10 @@ class FFmpegLog:
         for number, _ in self._saved:
             os.dup2(sink, number)
         os.close(sink)
-        self._stderr, sys.stderr = sys.stderr, os.fdopen(self._saved[1][1], "w", buffering=1, closefd=False)
+        self._stderr, sys.stderr = (
+            sys.stderr,
+            os.fdopen(self._saved[1][1], "w", buffering=1, errors="backslashreplace", closefd=False),
+        )
         self._thread = threading.Thread(target=self._forward_lines, name="ffmpeg log", daemon=True)
         self._thread.start()
 
@@ -161,6 +169,8 @@ class FFmpegLog:
             self.decoder_setups += 1
         elif _INTERLACED in message:
             self.interlaced = True
+        elif _TORN.match(message):
+            self.torn += 1
         elif _CUT_OFF in message:
             self.cut_off = True
         elif status := _ERROR_STATUS.search(message):

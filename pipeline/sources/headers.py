@@ -20,6 +20,8 @@ _ALONE = {0x01, *range(0xD0, 0xD8)}
 _SIZES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _PNM = re.compile(rb"P([1-6])" + rb"(?:\s|#[^\n]*\n)+(\d+)" * 2)
 _PNM_MAXIMUM = re.compile(rb"(?:\s|#[^\n]*\n)+(\d+)")
+_DAMAGE = (struct.error, OverflowError)
+"""An offset behind the end, and one that no pointer holds."""
 _MOST_PAGES = 10_000
 _ASSOCIATED, _UNASSOCIATED = 1, 2
 _CMYK = 5
@@ -31,8 +33,9 @@ class Header:
 
     Attributes:
         size: width and height in pixels, or None if it is not known.
-        pictures: pages of a TIFF, frames of an animation, or 1.
+        pictures: pages of a TIFF, pictures of a PGM or PPM, frames of an animation, or 1.
         times_ns: when each frame of an animation is shown; empty if the file does not say.
+        starts: where each picture begins, if they follow one another as files of their own (PGM, PPM).
         orientation: EXIF orientation of formats that OpenCV does not rotate (PNG, WebP), 1 to 8.
         white: value of white in the samples as OpenCV gives them, if it is not the greatest of their type.
         transparent_gray: the gray value that stands for transparent, as OpenCV gives it.
@@ -44,6 +47,7 @@ class Header:
     size: tuple[int, int] | None = None
     pictures: int = 1
     times_ns: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
     orientation: int = 1
     white: int | None = None
     transparent_gray: int | None = None
@@ -73,8 +77,8 @@ def read_header(data: bytes) -> Header:
         if data.startswith(JPEG2000) and (start := data.find(JPEG2000[1])) >= 0:
             right, bottom, left, top = struct.unpack_from(">4I", data, start + 8)
             return Header(size=(right - left, bottom - top))
-        return _pnm(data)
-    except struct.error:
+        return _pnm_file(data)
+    except _DAMAGE:
         return Header()
 
 
@@ -204,7 +208,7 @@ def _tiff_pages(data: bytes, order: str, big: bool) -> Iterator[dict[int, int]]:
                 tag, kind, values = struct.unpack_from(order + entry, data, at)
                 tags[tag] = _tiff_value(data, order, kind, values, at + entry_bytes - (8 if big else 4), big)
             (place,) = struct.unpack_from(order + offset, data, place + count_bytes + entries * entry_bytes)
-        except struct.error:
+        except _DAMAGE:
             return
         yield tags
 
@@ -217,15 +221,33 @@ def _tiff_value(data: bytes, order: str, kind: int, values: int, at: int, big: b
     return int(struct.unpack_from(order + layout, data, at)[0])
 
 
-def _pnm(data: bytes) -> Header:
-    found = _PNM.match(data[:4096])
+def _pnm_file(data: bytes) -> Header:
+    first, end = _pnm(data, 0)
+    starts = [0]
+    while end is not None and end < len(data) and len(starts) < _MOST_PAGES:
+        start = end
+        header, end = _pnm(data, start)
+        if header.size is None:
+            break
+        starts.append(start)
+    return replace(first, pictures=len(starts), starts=tuple(starts) if len(starts) > 1 else ())
+
+
+def _pnm(data: bytes, start: int) -> tuple[Header, int | None]:
+    # The header, and where the picture ends if its samples are binary.
+    found = _PNM.match(data, start, start + 4096)
     if found is None:
-        return Header()
+        return Header(), None
     kind, width, height = (int(number) for number in found.groups())
-    header = Header(size=(width, height))
-    maximum = None if kind in (1, 4) else _PNM_MAXIMUM.match(data[:4096], found.end())
-    if maximum is None:
-        return header
-    white = int(maximum[1])
-    scaled = kind in (2, 3) and white < 256  # by OpenCV
-    return header if scaled or white in (0, 255, 65535) else replace(header, white=white)
+    header, end, white = Header(size=(width, height)), found.end(), 1
+    if kind not in (1, 4):
+        maximum = _PNM_MAXIMUM.match(data, end, start + 4096)
+        if maximum is None:
+            return header, None
+        end, white = maximum.end(), int(maximum[1])
+        scaled = kind in (2, 3) and white < 256  # by OpenCV
+        header = header if scaled or white in (0, 255, 65535) else replace(header, white=white)
+    if kind < 4:
+        return header, None
+    row = (width + 7) // 8 if kind == 4 else width * (1 if kind == 5 else 3) * (1 if white < 256 else 2)
+    return header, end + 1 + row * height

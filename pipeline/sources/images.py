@@ -19,6 +19,7 @@ from . import opencv
 from .exif import upright
 from .headers import JPEG, JPEG2000, PNG, Header, jpeg_end, read_header
 from .reader import Grabbed, SourceInfo, UnreadableImage
+from .redact import printable
 
 FOLDER_FPS = 30.0
 """Images per second in live mode without an fps cap: a folder has no rate of its own."""
@@ -75,7 +76,7 @@ class ImagesReader:
             advice = (
                 "of a folder or glob the first picture of each file is read; as a source of its own a file is whole"
             )
-            sys.stderr.write(f"left out: {self._path}: {more} of its {more + 1} pictures ({advice})\n")
+            sys.stderr.write(printable(f"left out: {self._path}: {more} of its {more + 1} pictures ({advice})\n"))
         return pixels
 
     def close(self) -> None:
@@ -119,6 +120,9 @@ class ImageFile:
         """
         if self._data.startswith(JPEG):
             return self._jpeg()
+        if number and self._header.starts:
+            start, end = (*self._header.starts, len(self._data))[number : number + 2]
+            return ImageFile(self._data[start:end]).decode()
         image = self._stored(number)
         if image is None:
             which = f"picture {number + 1} of {self.pictures}" if number else "it"

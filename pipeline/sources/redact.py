@@ -11,6 +11,8 @@ SHORTEST = 4
 """Length from which a secret is masked wherever it occurs. A shorter one is part of many words, and is masked only in
 the position of a password: masking every `p` would leave little of `rtsp`, and give the password away."""
 _SECRET_KEYS = r"pass\w*|pwd|streamid|\w*token|\w*auth|\w*secret|sig|signature|\w*key|credentials?"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""How Python keeps the bytes of a file name that are no UTF-8."""
 _QUERY = re.compile(rf"([?&;](?:{_SECRET_KEYS})=)([^&\s\"'<>]*)", re.IGNORECASE)
 _PROPERTY = re.compile(r"[\w-]*(?:pw|pass\w*|key|token|secret)\s*=\s*(?:\"([^\"]*)\"|([^\s!\"]+))", re.IGNORECASE)
 """Of an element of a GStreamer pipeline, such as `user-pw=...`."""
@@ -55,8 +57,14 @@ def _authority(body: str) -> str:
     return re.split(r"[/?#]", body, maxsplit=1)[0]
 
 
+def printable(text: str) -> str:
+    """A text that every output accepts: bytes of a file name that are no UTF-8 are escaped, such as `\\xe9`."""
+    return _SURROGATE.sub(lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)
+
+
 def redact_url(url: str) -> str:
     """Mask user information (everything up to the last `@`) and secret query values of an address."""
+    url = printable(url)
     if "://" not in url:
         return url
     return _QUERY.sub(rf"\1{MASK}", _USERINFO.sub(rf"\1{MASK}@", url))
@@ -67,6 +75,7 @@ def mask(text: str, source: str) -> str:
 
     Pieces of a password count as secrets too, since a library may split an address in the wrong place.
     """
+    text, source = printable(text), printable(source)
     for secret in sorted(secrets_of(source) | _pieces(source), key=len, reverse=True):
         if len(secret) >= SHORTEST:
             text = text.replace(secret, MASK)

@@ -14,6 +14,7 @@ from .device import DEVICE
 from .gstreamer import GSTREAMER
 from .network import HTTP, NETWORK
 from .paths import PATH
+from .redact import printable
 from .spec import SourceKind, SourceSpec, unreadable
 from .synthetic import SYNTHETIC
 
@@ -44,6 +45,8 @@ def parse_source(text: str) -> SourceSpec:
     """
     if not text.strip():
         raise unreadable(f"the source is empty: expected {describe_kinds(KINDS)}")
+    if "://" in text and printable(text) != text and not text.lower().startswith("file://"):
+        raise unreadable("the address holds bytes that are no UTF-8: percent-encode them (%E9 is one)")
     for kind in KINDS:
         if (spec := kind.parse(text)) is not None:
             return spec

@@ -17,7 +17,7 @@ from .ffmpeg_log import FFmpegLog
 from .login import parse_challenges, refusal_reason
 from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, RefusedError, SourceInfo, UnreadableImage
-from .redact import redact_url
+from .redact import printable, redact_url
 
 _ATTEMPTS = 1000
 """Damaged frames in a row that are skipped. OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
@@ -46,7 +46,13 @@ def open_file(path: str, config: CameraConfig) -> "VideoReader":
     """
     _check_file(path)
     guess = "it contains no video, or none in a format that this build of FFmpeg supports"
-    return _open(os.path.abspath(path), config, path, SourceFault.UNREADABLE, guess, network=False)
+    source = os.path.abspath(path)
+    if printable(source) == source:
+        return _open(source, config, path, SourceFault.UNREADABLE, guess, network=False)
+    # OpenCV crashes at a name that is not UTF-8. FFmpeg opens this link to the file a second time.
+    with open(source, "rb") as file:
+        link = f"/proc/self/fd/{file.fileno()}"
+        return _open(link, config, printable(path), SourceFault.UNREADABLE, guess, network=False)
 
 
 def open_stream(url: str, config: CameraConfig) -> "VideoReader":
@@ -94,6 +100,7 @@ class DecoderLog(Protocol):
 
     decoder_setups: int
     refused: int
+    torn: int
     interlaced: bool
     cut_off: bool
 
@@ -135,8 +142,10 @@ class VideoReader:
         self._timeout_s = timeout_s
         self._name = name
         self._position_ms: float | None = None
-        self._converted = False
+        self._grabbed = self._converted = False
         self._refused = self._refused_in_a_row = 0
+        self._torn = 0
+        self._is_torn = False
         by_opencv = orientation in _BY_OPENCV
         self._orientation = 1 if by_opencv or orientation is None else orientation
         capture.set(Property.AUTO_ORIENTATION, int(by_opencv))  # the default has changed between OpenCV releases
@@ -165,6 +174,7 @@ class VideoReader:
         for lost in range(_ATTEMPTS):
             if self._capture.grab():
                 self._check_format()
+                self._grabbed = True
                 return Grabbed(self._pts_ns(), lost)
             waited_s = time.monotonic() - started_s
             if not self.info.finite and waited_s >= 0.9 * self._timeout_s:
@@ -178,10 +188,13 @@ class VideoReader:
     def _check_not_empty(self) -> None:
         if self._refused and not self._converted:
             raise self._refusal_error()
+        if not self._grabbed:
+            raise RefusedError(SourceFault.UNREADABLE, f"{self._name} cannot be decoded", "not one frame is intact")
 
     def _check_format(self) -> None:
         # Decoders are set up at least once before the first frame. A setup after it means a change of format.
         self._log.catch_up()
+        self._is_torn, self._torn = self._log.torn > self._torn, self._log.torn
         before, self._decoder_setups = self._decoder_setups, self._log.decoder_setups
         if before in (None, self._decoder_setups):
             return
@@ -197,6 +210,8 @@ class VideoReader:
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`."""
+        if self._is_torn:
+            raise UnreadableImage(f"a frame of {self._name} is damaged: FFmpeg decoded only a part of the JPEG")
         pixels = self._capture.retrieve(out if self._orientation == 1 else None)
         if pixels is None:
             raise UnreadableImage(f"a frame of {self._name} cannot be decoded")

@@ -5,17 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import cv2
 import numpy as np
 import pytest
 
 from retinad.pipeline.capture.camera import Camera, CameraState
-from retinad.pipeline.config import CaptureMode
+from retinad.pipeline.config import CameraConfig, CaptureMode
 from retinad.pipeline.errors import SourceFault
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueues
 
 from .fakes import uneven_file
 from .rig import live, lossless, make_rig, play, running
-from .servers import read_number
+from .servers import draw_number, read_number
 
 pytestmark = pytest.mark.anyio
 
@@ -74,6 +75,23 @@ async def test_a_damaged_video_continues_and_counts_what_it_lost(make_video: Mak
     assert 5 <= counters.failed <= 25
     assert rig.queue.counters.decode_errors > 0
     assert read_number(rig.frames[-1].pixels) == 49
+
+
+@pytest.mark.parametrize("mode", [live, lossless])  # decoded by one thread, and by four
+@pytest.mark.parametrize("end", [b"", b"\xff\xd9"])
+async def test_a_part_of_a_motion_jpeg_picture_is_no_picture(
+    tmp_path: Path, mode: Callable[[Path], CameraConfig], end: bytes
+) -> None:
+    """FFmpeg delivers it: the rest is black, or of an earlier frame."""
+    jpegs = [cv2.imencode(".jpg", draw_number(number))[1].tobytes() for number in range(12)]
+    for number in (4, 7, 8):
+        jpegs[number] = jpegs[number][: len(jpegs[number]) * 2 // 3] + end
+    (tmp_path / "a.mjpeg").write_bytes(b"".join(jpegs))
+    rig = await play(mode(tmp_path / "a.mjpeg"), keep=True)
+    whole = [number for number in range(12) if number not in (4, 7, 8)]
+    assert [read_number(frame.pixels) for frame in rig.frames] == whole
+    assert [frame.stamp.source_seq for frame in rig.frames] == whole
+    assert rig.queue.counters.failed == 3
 
 
 async def test_damage_that_a_decoder_conceals_is_counted(make_video: MakeVideo) -> None:

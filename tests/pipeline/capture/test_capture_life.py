@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import anyio
@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from retinad.pipeline.capture.capture import open_capture
+from retinad.pipeline.capture.protocol import Start
 from retinad.pipeline.config import CameraConfig, StreamConfig
 from retinad.pipeline.errors import SourceError, SourceFault
 
@@ -151,7 +152,8 @@ def test_the_child_imports_neither_torch_nor_an_event_loop() -> None:
 
 def test_a_config_survives_the_transfer_to_the_child() -> None:
     config = CameraConfig("cam", "x", fps=1.5, size=(640, 480), fourcc="MJPG", stream=StreamConfig(scale_frames=3))
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=CameraConfig) == config
+    for one in (config, replace(config, source="vid\udce9o ü.mp4")):  # a name that is not UTF-8, as Python keeps it
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(Start.of(one)), type=Start).camera == one
     assert {field.name for field in fields(CameraConfig)} == set(msgspec.to_builtins(config))
 
 

@@ -1,9 +1,16 @@
 """The reason of a failure is found in the log of FFmpeg and OpenCV."""
 
+from pathlib import Path
+
+import cv2
 import pytest
 
 from retinad.pipeline.capture.faults import classify, is_damage
 from retinad.pipeline.errors import SourceFault
+
+from .reading import failure
+from .rig import lossless
+from .servers import draw_number
 
 NOISE = "[ WARN:0@0.012] global cap.cpp:212 open VIDEOIO(FFMPEG): backend is generally available but can't be used"
 
@@ -27,6 +34,10 @@ NOISE = "[ WARN:0@0.012] global cap.cpp:212 open VIDEOIO(FFMPEG): backend is gen
         ("[OPENCV:FFMPEG:16] error:1408F10B:SSL routines:ssl3_get_record:wrong version number", SourceFault.TLS),
         ("[ WARN:0@2.011] global x.hpp:453 _cb Stream timeout triggered after 2004.156204 ms", SourceFault.TIMEOUT),
         ("[OPENCV:FFMPEG:24] Failed reading RTSP data: End of file", SourceFault.CLOSED),
+        (
+            "[OPENCV:FFMPEG:16] Your platform doesn't support hardware accelerated AV1 decoding.",
+            SourceFault.CODEC,
+        ),
         ("[OPENCV:FFMPEG:16] moov atom not found", SourceFault.UNREADABLE),
     ],
 )
@@ -35,6 +46,12 @@ def test_lines_are_classified(line: str, fault: SourceFault) -> None:
     assert found is not None
     assert found[0] is fault
     assert line.rpartition("] ")[2][-20:] in found[1], "the library's own words are in the message"
+
+
+def test_a_codec_without_a_decoder_is_named() -> None:
+    found = classify(["[OPENCV:FFMPEG:16] Your platform doesn't support hardware accelerated VVC decoding."])
+    assert found is not None
+    assert "no decoder for VVC" in found[1]
 
 
 def test_noise_is_not_classified() -> None:
@@ -55,3 +72,13 @@ def test_damage_is_distinguished_from_noise(line: str) -> None:
     assert is_damage(line)
     assert not is_damage("[OPENCV:FFMPEG:16] method OPTIONS failed: 401 (Unauthorized)"), "it damages no frame"
     assert not is_damage("[OPENCV:FFMPEG:24] deprecated pixel format used, make sure you did set range correctly")
+
+
+@pytest.mark.anyio
+async def test_a_video_whose_codec_has_no_decoder_fails_with_its_name(tmp_path: Path) -> None:
+    """OpenCV opens AV1 and then decodes none of it."""
+    path = tmp_path / "a.avif"
+    path.write_bytes(cv2.imencode(".avif", draw_number(5))[1].tobytes())
+    exc = await failure(lossless(path))
+    assert exc.fault is SourceFault.CODEC
+    assert "no decoder for AV1" in str(exc)

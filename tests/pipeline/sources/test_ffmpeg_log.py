@@ -78,6 +78,12 @@ def test_frames_that_are_not_converted_are_counted(read_log: ReadLog) -> None:
     assert (log.refused, log.interlaced, len(lines)) == (1, False, 1)
 
 
+@pytest.mark.parametrize("words", ["overread 8", "error y=12 x=3", "error count: 64"])
+def test_parts_of_pictures_are_counted(read_log: ReadLog, words: str) -> None:
+    log, lines = read_log(f"[OPENCV:FFMPEG:16] {words}\n", "[OPENCV:FFMPEG:24] EOI missing, emulating\n")
+    assert (log.torn, len(lines)) == (1, 2)
+
+
 def test_a_request_without_a_response_or_reason_was_answered_with_401(read_log: ReadLog) -> None:
     request, read = "[OPENCV:FFMPEG:48] request: GET /x HTTP/1.1\r\n\r\n", "[OPENCV:FFMPEG:40] Statistics: 3\n"
     assert read_log(request)[0].login_unknown

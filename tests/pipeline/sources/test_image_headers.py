@@ -3,6 +3,7 @@
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
 from retinad.pipeline.sources.headers import read_header
@@ -192,6 +195,20 @@ def test_all_pictures_of_a_single_file_are_read(tmp_path: Path, kind: str) -> No
     assert times_ms == ([None] * 4 if kind == "TIFF" else [0, 100, 600, 700])
 
 
+def test_pictures_behind_one_another_in_a_pnm_are_read() -> None:
+    pictures = [
+        b"P5 # one\n2 2\n255\n" + bytes([9] * 4),
+        b"P6\n2 1\n1023\n" + struct.pack(">H", 512) * 6,
+        b"P4\n9 2\n" + b"\xff\x80" * 2,
+        b"P5\n1 1\n15\n\x08",
+    ]
+    file = ImageFile(b"".join(pictures))
+    assert file.pictures == 4
+    for number, data in enumerate(pictures):
+        assert np.array_equal(file.decode(number), decode(data))
+    assert ImageFile(pictures[0] + b"\nnotes").pictures == 1
+
+
 def test_in_a_folder_the_pictures_left_out_are_counted(
     tmp_path: Path, make_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +245,25 @@ def test_a_chain_of_pages_that_never_ends_is_cut() -> None:
     data = bytearray(tiff_with_extra(2))
     data[8 + 2 + 10 * 12 : 8 + 2 + 10 * 12 + 4] = struct.pack("<I", 8)  # the next page is the first
     assert read_header(bytes(data)).pictures == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(["TIFF", "big", "PNG", "WEBP", "PPM"]), st.data())
+def test_any_damage_leaves_a_header_or_a_reason(kind: str, draw: st.DataObject) -> None:
+    first, second = (Image.fromarray(FLAT[:8, :8]) for _ in range(2))
+    options: dict[str, object] = {"big_tiff": True} if kind == "big" else {}
+    if kind != "PPM":
+        options |= {"save_all": True, "append_images": [second]}
+    data = bytearray(saved(first, "TIFF" if kind == "big" else kind, **options))
+    for _ in range(draw.draw(st.integers(1, 12))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.sampled_from([0, 1, 127, 128, 255]))
+    with suppress(ValueError):
+        read_header(bytes(data))
+
+
+@pytest.mark.parametrize("data", [b"P6 99999999999 99999999999 255\n", b"II+\0\x08\0\0\0" + b"\xff" * 8])
+def test_an_offset_that_no_file_has_is_damage(data: bytes) -> None:
+    assert read_header(data + bytes(64)).pictures == 1
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".tiff", ".ppm", ".jp2"])

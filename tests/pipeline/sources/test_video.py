@@ -33,6 +33,7 @@ class FakeLog:
 
     decoder_setups = 1
     refused = 0
+    torn = 0
     interlaced = False
     cut_off = False
 
