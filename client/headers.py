@@ -199,6 +199,8 @@ class StatusHeader(msgspec.Struct, frozen=True, kw_only=True):
         next_try_s: seconds until the next attempt, for backoff.
         stream_epoch: number of the connection to the source.
         fps: measured capture rate in frames per second, or None while unknown.
+        published_fps: records published per second, or None while unknown.
+        overload: that the model is slower than the source, in words with both rates; None if it is not.
         source_size: width and height of the last frame, pixels.
         last_frame_age_s: seconds since the last frame was captured.
         captured_total: frames captured since the service started.
@@ -221,6 +223,8 @@ class StatusHeader(msgspec.Struct, frozen=True, kw_only=True):
     next_try_s: float | None = None
     stream_epoch: int | None = None
     fps: float | None = None
+    published_fps: float | None = None
+    overload: str | None = None
     source_size: Pixels | None = None
     last_frame_age_s: float | None = None
     captured_total: Count = 0

@@ -3,6 +3,8 @@
 PipelineError
 ├── SourceError     a camera source cannot be opened or read; `fault` is the kind of failure
 ├── ModelError      a model, checkpoint or device cannot be used as configured
+│   ├── SettingError    it cannot work as configured: trying again cannot help
+│   │   └── CheckpointError the weights' file cannot be used
 │   ├── AdmissionError  there is no room for another stream; the open ones continue
 │   └── DeviceError     the device itself failed: the process must stop
 ├── StateError      a stream's memory cannot be saved, or a file does not match the stream
@@ -53,6 +55,14 @@ class SourceError(PipelineError):
 
 class ModelError(PipelineError):
     """A model, checkpoint or device cannot be used as configured."""
+
+
+class SettingError(ModelError):
+    """The model cannot work as configured: trying again cannot help."""
+
+
+class CheckpointError(SettingError):
+    """The weights' file is missing, may not be read, is damaged, or does not fit."""
 
 
 class AdmissionError(ModelError):

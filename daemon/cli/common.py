@@ -83,7 +83,7 @@ def keep_kernels_of(context: typer.Context) -> None:
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """Report errors of a config, a model or a device, which a person can do something about, and end the command."""
-    from retinad.pipeline.errors import DeviceError, ModelError
+    from retinad.pipeline.errors import DeviceError, ModelError, SettingError
 
     from ..config.load import ConfigError
 
@@ -91,6 +91,9 @@ def reported_errors() -> Iterator[None]:
         yield
     except ConfigError as error:
         typer.echo(str(error), err=True)
+        raise typer.Exit(ExitCode.CONFIG) from error
+    except SettingError as error:
+        typer.echo(f"retinad: {error}", err=True)
         raise typer.Exit(ExitCode.CONFIG) from error
     except DeviceError as error:
         typer.echo(f"retinad: the device failed: {error}", err=True)

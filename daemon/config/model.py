@@ -12,6 +12,7 @@ from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
 from retinad.pipeline.model.backbones import BACKBONES
 from retinad.pipeline.model.placement import resolve_device, resolve_dtype
 from retinad.pipeline.model.presets import PRESETS, Preset, default_preset
+from retinad.pipeline.model.weight_paths import weights_fault
 
 from .problems import KeyFault
 from .tables import ModelTable, configured_keys
@@ -123,9 +124,9 @@ def _resolve_weights(table: ModelTable, network: NetworkConfig) -> tuple[Path | 
     # The files of `checkpoint` and `backbone_checkpoint`, one of them at most.
     texts = {"checkpoint": table.checkpoint, "backbone_checkpoint": table.backbone_checkpoint}
     faults = [
-        KeyFault(("model", key), "there is no such file, or it cannot be reached")
+        KeyFault(("model", key), reason)
         for key, text in texts.items()
-        if text is not None and not os.path.isfile(text)  # Path.is_file raises if a folder may not be entered
+        if text is not None and (reason := _weights_fault(text)) is not None
     ]
     whole, backbone = (None if text is None else Path(text) for text in texts.values())
     path = ("model", "backbone_checkpoint")
@@ -137,6 +138,13 @@ def _resolve_weights(table: ModelTable, network: NetworkConfig) -> tuple[Path | 
         faults.append(KeyFault(path, "expected no checkpoint with it: that contains the backbone"))
         backbone = None
     return whole, backbone, faults
+
+
+def _weights_fault(text: str) -> str | None:
+    # `lexists` is False too for a path in a folder that may not be entered.
+    if not os.path.lexists(text) or os.path.isdir(text):
+        return "there is no such file, or it cannot be reached"
+    return weights_fault(Path(text))
 
 
 def _check_network(network: NetworkConfig) -> Iterator[KeyFault]:

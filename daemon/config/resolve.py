@@ -67,6 +67,8 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
         log=LogConfig(service.log_level, service.log_format),
         state_dir=Path(service.state_dir) if service.state_dir else directories.state,
         keep_state=service.keep_state,
+        keep_state_timeout_s=service.keep_state_timeout_s,
+        keep_state_max_age_s=service.keep_state_max_age_s,
         runtime_dir=publishing.config.runtime_dir,
         exit_when_done=service.exit_when_done,
         publish=publishing.config.publish,

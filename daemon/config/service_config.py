@@ -30,6 +30,8 @@ class ServiceConfig:
         log: the log.
         state_dir: folder for files that survive a restart; may not exist yet.
         keep_state: whether the streams' memories survive a restart.
+        keep_state_timeout_s: seconds that a stop may take to save them.
+        keep_state_max_age_s: greatest age in seconds of a memory that is restored, or None for any.
         runtime_dir: folder for sockets and locks; may not exist yet.
         exit_when_done: whether the service stops, with exit code 0, once every source has ended.
         publish: where and how records are published.
@@ -42,6 +44,8 @@ class ServiceConfig:
     log: LogConfig
     state_dir: Path
     keep_state: bool
+    keep_state_timeout_s: float
+    keep_state_max_age_s: float | None
     runtime_dir: Path
     exit_when_done: bool
     publish: PublishConfig

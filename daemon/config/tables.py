@@ -69,6 +69,8 @@ class ServiceTable(BaseModel):
     log_format: LogForm = "auto"
     state_dir: Text | None = None
     keep_state: bool = False
+    keep_state_timeout_s: Seconds = 30.0
+    keep_state_max_age_s: Annotated[float, Field(ge=0.1, le=31_536_000)] | None = None
     exit_when_done: bool = True
 
 

@@ -75,7 +75,7 @@ def _early_signals() -> Iterator[None]:
 
 def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTimer, stack: ExitStack) -> ExitCode:
     # Imported here: the log must be open before libraries print anything during import.
-    from retinad.pipeline.errors import DeviceError, ModelError, PublishError
+    from retinad.pipeline.errors import DeviceError, ModelError, PublishError, SettingError
     from retinad.pipeline.publish.publisher import check_free
 
     from ..config.load import ConfigError, load_config, load_publishing
@@ -96,6 +96,9 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTime
         for problem in error.problems:
             place = {"key": problem.key or None, "line": problem.line, "column": problem.column}
             _log.error("%s", problem, extra={name: part for name, part in place.items() if part is not None})
+        return ExitCode.CONFIG
+    except SettingError as error:
+        _log.error("%s", error)
         return ExitCode.CONFIG
     except DeviceError as error:
         _log.critical("device failed: %s", error)

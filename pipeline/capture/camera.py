@@ -103,12 +103,14 @@ class Camera:
         self._retries.mark_opened()
         self._reporter.opened(epoch.number, capture.info)
         watch = StallWatch(capture, self._config, self._clock)
-        while (captured := await watch.receive()) is not None:
-            await self._enqueue(captured, capture, epoch)
-            del captured  # otherwise its slot stays taken until the next frame arrives
-        if capture.ended is not None:
-            self._queue.count_skipped(capture.ended.skipped)
-            self._queue.count_unreadable(capture.ended.failed)
+        try:
+            while (captured := await watch.receive()) is not None:
+                await self._enqueue(captured, capture, epoch)
+                del captured  # otherwise its slot stays taken until the next frame arrives
+        finally:
+            if capture.ended is not None:
+                self._queue.count_skipped(capture.ended.skipped)
+                self._queue.count_unreadable(capture.ended.failed)
         if epoch.is_empty:
             raise SourceError(SourceFault.UNREADABLE, "none of its frames can be read")
 

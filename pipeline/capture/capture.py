@@ -59,7 +59,7 @@ class Capture:
 
     Attributes:
         info: what the source reported when it was opened.
-        ended: the capture process's final counts once the source has ended, else None.
+        ended: the capture process's final counts once the source has ended or failed, else None.
     """
 
     def __init__(self, process: CaptureProcess, config: CameraConfig, on_log: OnLog) -> None:
@@ -162,6 +162,7 @@ class Capture:
                 raise await self._crashed()
             message = self._decoder.decode(packet)
             if isinstance(message, Failed):
+                self.ended = message.counts
                 raise await self._explained(message)
             if not isinstance(message, FrameMemory):
                 return message

@@ -127,6 +127,11 @@ class CaptureLoop:
             self._shape = (reader.info.height, reader.info.width, 3)
         self._frames = self._skipped = self._failed = self._left_out = 0
 
+    @property
+    def counts(self) -> Ended:
+        """All frames so far, and those skipped and failed since the last one that was delivered."""
+        return Ended(self._frames + self._left_out, self._skipped, self._failed)
+
     def run(self) -> None:
         """Deliver every frame, then report the end of the source."""
         while (grabbed := self._reader.grab()) is not None:
@@ -141,7 +146,7 @@ class CaptureLoop:
                 self._parent.pause(wait_ns / SECOND_NS)
             self._deliver(grabbed)
             self._frames += 1
-        self._parent.send(Ended(self._frames + self._left_out, self._skipped, self._failed))
+        self._parent.send(self.counts)
 
     def _deliver(self, grabbed: Grabbed) -> None:
         unix_ns, monotonic_ns = _instant(grabbed)
@@ -218,22 +223,26 @@ def main() -> None:
 
 
 def _serve(parent: ParentChannel) -> None:
+    loop: CaptureLoop | None = None
     try:
         opener = load_reader(parent.config)
         parent.send(Ready())
         pacer: Pacer | None = None  # one for all passes, since the cap and the pace hold across them
         while True:
+            loop = None
             with closing(opener()) as reader:
                 parent.send(Opened(reader.info))
                 if pacer is None:
                     pacer = Pacer(reader.info, parent.config)
                 else:
                     pacer.next_pass(reader.info)
-                CaptureLoop(parent, reader, pacer).run()
+                loop = CaptureLoop(parent, reader, pacer)
+                loop.run()
             parent.await_rewind()
     except SourceError as exc:
         guess = exc.guess if isinstance(exc, RefusedError) else None
-        parent.send(Failed(exc.fault, mask(str(exc), parent.config.source), guess))
+        counts = None if loop is None else loop.counts
+        parent.send(Failed(exc.fault, mask(str(exc), parent.config.source), guess, counts))
 
 
 def _die_with_parent() -> None:

@@ -63,11 +63,15 @@ class Ended(CaptureMessage, frozen=True):
 
 
 class Failed(CaptureMessage, frozen=True):
-    """Child: the source failed; the child exits. With a guess, the log may show a better reason."""
+    """Child: the source failed; the child exits. With a guess, the log may show a better reason.
+
+    `counts` is None if the source did not open.
+    """
 
     fault: SourceFault
     message: str
     guess: str | None
+    counts: Ended | None = None
 
 
 class Release(CaptureMessage, frozen=True):

@@ -29,7 +29,7 @@ from ..config import MixerName, NetworkConfig
 from ..errors import ModelError
 from ..files.tensors import Entry, dtype_name, tensor_bytes, write_tensor_file
 from .aggregator import Aggregator
-from .key_matching import checkpoint_weights
+from .key_matching import match_checkpoint
 from .mismatch_hints import AGGREGATOR
 from .random_init import seeded_generator
 from .weight_files import file_sha256, read_state_dict
@@ -93,7 +93,8 @@ def convert(
         seed: seed of the random layers.
 
     Raises:
-        ModelError: the source cannot be read or does not hold exactly this network; or the target cannot be written.
+        ModelError: the source cannot be read or does not hold exactly this network (CheckpointError); or the target
+            cannot be written.
         ValueError: the pattern names no delta block, or the half-life is not positive.
     """
     blocks = _delta_blocks(mixers, network)
@@ -101,12 +102,13 @@ def convert(
         raise ValueError(f"half_life_tokens must be more than 0, got {half_life_tokens}")
     with torch.device("meta"):
         model = Aggregator(replace(network, mixers=("attention",)), torch.float32)
-    checkpoint_weights(model, source)  # raises where keys are missing, unexpected or of another shape
+    tensors = read_state_dict(source)
+    prefix = match_checkpoint(model.state_dict(), tensors, source).prefix
     gates = _Gates(network, half_life_tokens, seed)
     entries: list[Entry] = []
     copied = 0
-    for name, value in read_state_dict(source).items():
-        made = _convert_tensor(name, value, blocks, gates)
+    for name, value in tensors.items():
+        made = _convert_tensor(name, prefix, value, blocks, gates)
         entries += [_entry(key, part) for key, part in made]
         copied += [key for key, _ in made] == [name]
     conversion = Conversion(blocks, half_life_tokens, copied, NOTE)
@@ -132,9 +134,11 @@ def _delta_blocks(mixers: Sequence[MixerName], network: NetworkConfig) -> tuple[
     return blocks
 
 
-def _convert_tensor(name: str, value: Tensor, blocks: tuple[int, ...], gates: "_Gates") -> list[tuple[str, Tensor]]:
+def _convert_tensor(
+    name: str, prefix: str, value: Tensor, blocks: tuple[int, ...], gates: "_Gates"
+) -> list[tuple[str, Tensor]]:
     # The source's tensor itself, tensors of a delta block, or nothing.
-    prefix = AGGREGATOR if name.startswith(AGGREGATOR) else ""
+    prefix += AGGREGATOR if name.startswith(prefix + AGGREGATOR) else ""
     match = _GLOBAL.fullmatch(name.removeprefix(prefix))
     if match is None or int(match[1]) not in blocks:
         return [(name, value)]

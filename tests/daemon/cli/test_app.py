@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -243,12 +244,40 @@ def test_check_and_run_refuse_the_same_settings_that_cannot_run(config: Path) ->
         assert "model.execution: execution 'captured' is not possible: it needs attention = 'triton'" in result.stderr
 
 
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root reads everything")
+def test_check_says_that_a_checkpoint_may_not_be_read(config: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "w.safetensors"
+    weights.touch(0)
+    config.write_text(f'{config.read_text()}[model]\ndevice = "cpu"\ncheckpoint = "{weights}"\n')
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    command = [*drop, sys.executable, "-m", "retinad.daemon", "check", str(config)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert result.returncode == ExitCode.CONFIG
+    assert f"model.checkpoint: it may not be read by this user (uid {os.geteuid()})" in result.stderr
+
+
+def test_a_checkpoint_that_is_none_ends_every_command_with_config(
+    config: Path, folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trying again cannot help; `run` ended with 69, which systemd tries again."""
+    weights = tmp_path / "w.pt"
+    weights.write_text("version https://git-lfs.github.com/spec/v1\n")
+    config.write_text(f'{config.read_text()}[model]\npreset = "tiny"\ndevice = "cpu"\ncheckpoint = "{weights}"\n')
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    assert "model.checkpoint: it is a git-lfs pointer" in capsys.readouterr().err
+    weights.write_bytes(b"\xff" * 100)  # only loading it can tell
+    assert run_command(["check", str(config)]) == ExitCode.OK
+    result = retinad("run", str(config), **folders)
+    assert result.returncode == ExitCode.CONFIG
+    assert "w.pt was not written by torch.save" in str(log_of(result)[-1]["event"])
+
+
 def test_a_conversion_accepts_the_config_of_a_machine_with_a_gpu(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.write_text('[model]\npreset = "tiny"\ndevice = "cuda:7"\nattention = "triton"\nexecution = "captured"\n')
     arguments = [f"{config}.pt", "--mixers", "kda", "-o", f"{config}.safetensors", "--config", str(config)]
-    assert run_command(["convert", *arguments]) == ExitCode.UNAVAILABLE
+    assert run_command(["convert", *arguments]) == ExitCode.CONFIG
     assert "config.toml.pt: No such file" in capsys.readouterr().err
 
 

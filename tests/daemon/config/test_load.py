@@ -78,6 +78,8 @@ def test_a_config_with_one_camera_is_the_defaults(load: Load) -> None:
         log=LogConfig(),
         state_dir=Path("/s"),
         keep_state=False,
+        keep_state_timeout_s=30.0,
+        keep_state_max_age_s=None,
         runtime_dir=Path("/run/retinad"),
         exit_when_done=True,
         publish=PublishConfig(endpoints=("ipc:///run/retinad/features.sock", "tcp://127.0.0.1:5555")),
@@ -142,6 +144,8 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         state_dir = "/state"
         exit_when_done = false
         keep_state = true
+        keep_state_timeout_s = 60
+        keep_state_max_age_s = 3600.0
         [publish]
         endpoints = ["tcp://0.0.0.0:6000", "ipc://{{runtime}}/x"]
         buffer_mb = 128
@@ -249,6 +253,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
     assert config.publish == PublishConfig(endpoints, 128, 1.0, curve, True)
     assert (config.log, config.state_dir, config.exit_when_done) == (LogConfig("debug", "json"), Path("/state"), False)
     assert config.keep_state
+    assert (config.keep_state_timeout_s, config.keep_state_max_age_s) == (60.0, 3600.0)
 
 
 def test_the_preset_follows_the_device_and_streams_follow_the_preset(load: Load) -> None:
@@ -331,6 +336,8 @@ def test_an_unknown_key_is_an_error_with_its_place_and_a_suggestion(
         for value in ("0", "-1", "1.5")
     ]
     + [("service", "log_level", value) for value in ('"loud"', "10")]
+    + [("service", "keep_state_timeout_s", value) for value in ("0", "-1", "1e9", '"30"')]
+    + [("service", "keep_state_max_age_s", value) for value in ("0", "1e12", "true")]
     + [("service", "exit_when_done", "1"), ("service", "state_dir", '""'), ("service", "keep_state", '"yes"')],
 )
 def test_a_wrong_value_is_an_error_at_its_key(refuse: Refuse, table: str, key: str, value: str) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from retinad.daemon.cli.app import run_command
 from retinad.daemon.config.job import load_job_config
@@ -38,6 +38,7 @@ from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.prefetch import Prefetcher
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import Frame, Outcome
+from retinad.pipeline.model.checkpoint import load_model
 
 from ...deadlines import scaled
 from ...pipeline.capture.servers import FakeServer, draw_number, files, mjpeg
@@ -563,6 +564,19 @@ def test_a_device_failure_keeps_what_the_checkpoint_has(
 
 
 # Messages
+
+
+def test_weights_that_mean_nothing_are_named_before_and_after_the_work(tmp_path: Path) -> None:
+    """Hours of work are in between."""
+    job = wanted(tmp_path, "synthetic:?width=64&height=48&frames=4")
+    _, said = play(job)
+    assert said.count("the weights are random") == 2
+    model, _ = load_model(job.model)
+    save_file(model.state_dict(), tmp_path / "w.safetensors", metadata={"retinad": "NOT trained since"})
+    _, said = play(
+        replace(job, out=tmp_path / "noted", model=replace(job.model, checkpoint=tmp_path / "w.safetensors"))
+    )
+    assert said.count("note in the checkpoint: NOT trained since") == 2
 
 
 def test_a_progress_line_has_frames_rate_and_remaining_time() -> None:

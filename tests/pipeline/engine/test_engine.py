@@ -102,6 +102,18 @@ def test_keyframes_are_marked(engine: Engine) -> None:
     assert engine.statistics().streams[0].keyframes == 5
 
 
+def test_the_end_of_a_connection_flushes_its_own_frames_only(engine: Engine) -> None:
+    """A late flush would cut the first block of the next connection short."""
+    engine.open_stream("a", StreamConfig(scale_frames=2, window=2), ResizeMode.CROP)
+    assert engine.flush_connection("a", 0) == engine.flush_connection("nobody", 0) == []
+    engine.step([frame("a", 0)])
+    (record,) = good(engine.flush_connection("a", 0))
+    assert Flag.WARMUP in record.flags
+    engine.step([frame("a", 0, stream_epoch=1)])
+    assert engine.flush_connection("a", 0) == []
+    assert len(good(engine.step([frame("a", 1, stream_epoch=1)]))) == 2
+
+
 def test_flush_runs_waiting_frames_and_the_stream_continues(engine: Engine) -> None:
     engine.open_stream("a", StreamConfig(scale_frames=4, window=2), ResizeMode.CROP)
     assert engine.flush("a") == engine.flush("nobody") == []
