@@ -6,12 +6,13 @@ config, so that no secret is in its arguments or environment.
 """
 
 import ctypes
+import os
 import select
 import signal
 import socket
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import msgspec
 import numpy as np
@@ -89,7 +90,7 @@ class ParentChannel:
             self.pump(remaining_s)
 
     def await_rewind(self) -> None:
-        """Wait until the service asks to open the source again."""
+        """Wait until the service asks to open the source again, after its end or a failure."""
         while not self._rewound:
             self.pump(None)
         self._rewound = False
@@ -161,6 +162,9 @@ class CaptureLoop:
             self._failed += 1
             sys.stderr.write(f"left out: {exc}\n")
             return
+        except SourceError:  # the process, and its slots, are used again
+            self._slots.free(self._slots.generation, slot)
+            raise
         ready = FrameReady(
             generation=self._slots.generation,
             slot=slot,
@@ -213,23 +217,22 @@ def _instant(grabbed: Grabbed) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the first argument, until the source fails or the service exits."""
+    """Serve the socket whose descriptor is the first argument, until the service closes its end."""
     _die_with_parent()
-    with socket.socket(fileno=int(sys.argv[1])) as sock:
-        try:
-            _serve(ParentChannel(sock))
-        except ParentGone:
-            return
+    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(ParentGone):
+        _serve(ParentChannel(sock))
+    os._exit(0)  # the source is closed; the interpreter's own shutdown takes longer than the service waits
 
 
 def _serve(parent: ParentChannel) -> None:
-    loop: CaptureLoop | None = None
-    try:
-        opener = load_reader(parent.config)
-        parent.send(Ready())
-        pacer: Pacer | None = None  # one for all passes, since the cap and the pace hold across them
-        while True:
-            loop = None
+    opener = None
+    pacer: Pacer | None = None  # one for all passes, since the cap and the pace hold across them
+    while True:
+        loop: CaptureLoop | None = None
+        try:
+            if opener is None:
+                opener = load_reader(parent.config)
+                parent.send(Ready())
             with closing(opener()) as reader:
                 parent.send(Opened(reader.info))
                 if pacer is None:
@@ -238,11 +241,11 @@ def _serve(parent: ParentChannel) -> None:
                     pacer.next_pass(reader.info)
                 loop = CaptureLoop(parent, reader, pacer)
                 loop.run()
-            parent.await_rewind()
-    except SourceError as exc:
-        guess = exc.guess if isinstance(exc, RefusedError) else None
-        counts = None if loop is None else loop.counts
-        parent.send(Failed(exc.fault, mask(str(exc), parent.config.source), guess, counts))
+        except SourceError as exc:
+            guess = exc.guess if isinstance(exc, RefusedError) else None
+            counts = None if loop is None else loop.counts
+            parent.send(Failed(exc.fault, mask(str(exc), parent.config.source), guess, counts))
+        parent.await_rewind()
 
 
 def _die_with_parent() -> None:

@@ -63,7 +63,7 @@ class Ended(CaptureMessage, frozen=True):
 
 
 class Failed(CaptureMessage, frozen=True):
-    """Child: the source failed; the child exits. With a guess, the log may show a better reason.
+    """Child: the source failed; the child waits for `Rewind`. With a guess, the log may show a better reason.
 
     `counts` is None if the source did not open.
     """
@@ -82,7 +82,7 @@ class Release(CaptureMessage, frozen=True):
 
 
 class Rewind(CaptureMessage, frozen=True):
-    """Parent: open the source again, after it has ended."""
+    """Parent: open the source again, after it has ended or failed."""
 
 
 FromChild = Ready | Opened | FrameMemory | FrameReady | Ended | Failed

@@ -7,7 +7,7 @@ import anyio
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
 from ..sources.reader import SourceInfo
-from .capture import Capture, CapturedFrame
+from .capture import GRACE_S, Capture, CapturedFrame
 from .pacing import LONGEST_GAP_NS, SECOND_NS
 from .rate import FreezeWatch
 
@@ -24,7 +24,7 @@ class StallWatch:
     def __init__(self, capture: Capture, config: CameraConfig, clock: Callable[[], float]) -> None:
         self._capture = capture
         self._stall_timeout_s = config.stall_timeout_s
-        self._timeout_s = config.stall_timeout_s + _longest_pause_s(config, capture.info)
+        self._timeout_s = config.stall_timeout_s + GRACE_S + _longest_pause_s(config, capture.info)
         self._freeze = FreezeWatch(clock) if capture.info.backend == "v4l2" else None
 
     async def receive(self) -> CapturedFrame | None:

@@ -1,5 +1,6 @@
 """Addresses as two kinds of source: streams (RTSP, RTMP, SRT, UDP), and what a web server sends, which may end."""
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ _LISTENING = ("srt://", "udp://")
 """Schemes of streams that may be sent here: they may have a port only, as in `udp://:5000` or `udp://@:5000`."""
 _OPTIONAL = ("srt",)
 """Schemes of protocols that FFmpeg may be built without, as it is in pip's OpenCV."""
+_PORTS = {"rtsp": 554, "rtsps": 322, "rtmp": 1935, "rtmps": 443, "http": 80, "https": 443}
+"""Default ports of the protocols over TCP."""
 _LONE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _AMBIGUOUS = (
     "the address can be read in two ways: its user or password contains @ / ? or # as plain characters, or its path"
@@ -47,6 +50,16 @@ class NetworkSpec(SourceSpec):
             from .ffmpeg_protocols import check_protocol
 
             check_protocol(scheme)
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """See `SourceSpec`. FFmpeg opens web addresses through the proxy of the environment, if it has one."""
+        scheme, _, rest = split_userinfo(self.url)
+        parts = urlsplit(scheme + rest)
+        proxied = parts.scheme.startswith("http") and "http_proxy" in os.environ
+        if parts.hostname is None or parts.scheme not in _PORTS or proxied:
+            return None
+        return parts.hostname, parts.port or _PORTS[parts.scheme]
 
     def load(self, config: "CameraConfig") -> "Callable[[], Reader]":
         """See `SourceSpec`."""

@@ -3,10 +3,11 @@
 import itertools
 import re
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import cv2
@@ -68,7 +69,8 @@ class FakeServer:
 
     def _serve(self, peer: socket.socket) -> None:
         with peer, suppress(OSError):
-            self._handler(self, peer)
+            if peer.recv(1, socket.MSG_PEEK):  # not for a camera that only looks whether something listens here
+                self._handler(self, peer)
 
 
 def silent(server: FakeServer, peer: socket.socket) -> None:
@@ -97,6 +99,45 @@ def rtsp_status(status: str, *logins: str) -> Handler:
             extra = "".join(f"WWW-Authenticate: {login}\r\n" for login in offered)
             sequence = number[1] if number else "1"
             peer.sendall(f"RTSP/1.0 {status}\r\nCSeq: {sequence}\r\n{extra}\r\n".encode())
+
+    return handler
+
+
+def rtsp_player(stream: bytes, packets: int | None = None) -> Handler:
+    """Plays an MPEG transport stream in a loop, by UDP, until it is asked to stop (TEARDOWN) or falls silent."""
+    track = "m=video 0 RTP/AVP 33\r\na=rtpmap:33 MP2T/90000\r\na=control:t\r\n"
+    sdp = f"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=x\r\nt=0 0\r\n{track}"
+    parts = [stream[start : start + 7 * 188] for start in range(0, len(stream), 7 * 188)]
+
+    def send(sink: socket.socket, stopped: threading.Event) -> None:
+        for number, part in enumerate(itertools.islice(itertools.cycle(parts), packets)):
+            head = struct.pack(">BBHII", 0x80, 33, number & 0xFFFF, number * 900 & 0xFFFFFFFF, 7)
+            sink.send(head + part)
+            if stopped.wait(0.004):
+                return
+
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        stopped = threading.Event()
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sink:
+            sink.bind(("127.0.0.1", 0))
+            while text := server.receive(peer):
+                extra, body = "Session: 1\r\n", ""
+                if text.startswith("OPTIONS"):
+                    extra = "Public: OPTIONS, DESCRIBE, SETUP, PLAY, TEARDOWN\r\n"
+                elif text.startswith("DESCRIBE"):
+                    extra, body = f"Content-Type: application/sdp\r\nContent-Length: {len(sdp)}\r\n", sdp
+                elif found := re.search(r"client_port=(\d+)-(\d+)", text):
+                    sink.connect(("127.0.0.1", int(found[1])))
+                    port = sink.getsockname()[1]
+                    ports = f"{found[0]};server_port={port}-{port + 1}"
+                    extra += f"Transport: RTP/AVP/UDP;unicast;{ports}\r\n"
+                elif text.startswith("TEARDOWN"):
+                    stopped.set()
+                sequence = text.split("CSeq:")[1].split("\r\n")[0].strip()
+                peer.sendall(f"RTSP/1.0 200 OK\r\nCSeq: {sequence}\r\n{extra}\r\n{body}".encode())
+                if text.startswith("PLAY"):
+                    threading.Thread(target=send, args=(sink, stopped), daemon=True).start()
+            stopped.set()
 
     return handler
 

@@ -175,7 +175,7 @@ async def test_a_looped_still_keeps_to_its_rate(
         with anyio.move_on_after(1.5):
             while True:
                 if (captured := await capture.receive()) is None:
-                    await capture.rewind()
+                    await capture.open()
                 else:
                     times.append(captured.capture_monotonic_ns)
     assert len(times) >= 3
@@ -224,5 +224,5 @@ async def test_a_source_can_be_rewound_in_the_same_process(make_video: MakeVideo
         pid = capture.pid
         for _ in range(3):
             assert [c.source_seq async for c in every(capture)] == [0, 1, 2]
-            await capture.rewind()
+            await capture.open()
         assert capture.pid == pid

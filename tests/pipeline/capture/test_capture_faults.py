@@ -9,7 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from retinad.pipeline.capture.capture import probe
+from retinad.pipeline.capture.probe import probe
+from retinad.pipeline.capture.starts import CaptureStarts
 from retinad.pipeline.config import RtspTransport
 from retinad.pipeline.errors import SourceError, SourceFault
 from retinad.pipeline.sources.reader import SourceInfo
@@ -131,15 +132,15 @@ async def test_a_missing_device_is_reported() -> None:
 
 
 async def test_probe_describes_a_source_or_its_failure(make_folder: Callable[..., Path], serve: Serve) -> None:
-    found = await probe(live(make_folder(2)))
+    found = await probe(live(make_folder(2)), CaptureStarts())
     assert isinstance(found, SourceInfo)
     assert (found.width, found.height, found.frame_count) == (320, 240, 2)
-    missing = await probe(live("/nothere"))
+    missing = await probe(live("/nothere"), CaptureStarts())
     assert isinstance(missing, SourceError)
     assert missing.fault is SourceFault.MISSING
     server = serve(silent)
     start = time.monotonic()
-    dead = await probe(live(f"rtsp://127.0.0.1:{server.port}/x", connect_timeout_s=0.5))
+    dead = await probe(live(f"rtsp://127.0.0.1:{server.port}/x", connect_timeout_s=0.5), CaptureStarts())
     assert isinstance(dead, SourceError)
     assert time.monotonic() - start < scaled(2)
 

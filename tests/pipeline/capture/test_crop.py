@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from retinad.pipeline.capture.camera import CameraState
-from retinad.pipeline.capture.capture import open_capture, probe
+from retinad.pipeline.capture.capture import open_capture
+from retinad.pipeline.capture.probe import probe
+from retinad.pipeline.capture.starts import CaptureStarts
 from retinad.pipeline.errors import SourceFault
 from retinad.pipeline.frames import CropPlace
 from retinad.pipeline.sources.reader import SourceInfo
@@ -43,7 +45,7 @@ async def test_videos_images_and_snapshots_are_cropped(
         async with open_capture(lossless(source, crop=(0, 0, 320, 100))) as capture:
             shapes = [(captured.pixels.shape, captured.crop) async for captured in every(capture)]
         assert set(shapes) == {((100, 320, 3), CropPlace(0, 0, (320, 240)))}
-    found = await probe(live(url, crop=(0, 0, 8, 8)))
+    found = await probe(live(url, crop=(0, 0, 8, 8)), CaptureStarts())
     assert isinstance(found, SourceInfo)
     assert (found.width, found.height) == (8, 8)
 

@@ -208,10 +208,36 @@ def test_a_new_kind_needs_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("text", "scheme"),
-    [("rtsp//h/x", "rtsp://"), ("RTSP:/h", "rtsp://"), ("https/h", "https://"), ("file/a.png", None), ("a.mp4", None)],
+    [
+        ("rtsp//h/x", "rtsp://"),
+        ("RTSP:/h", "rtsp://"),
+        ("https/h", "https://"),
+        ("sythetic:", "synthetic:"),
+        ("synthetc:?fps=5", "synthetic:"),
+        ("synthetic", "synthetic:"),
+        ("rstp:/h/x", "rtsp://"),
+        ("192.0.2.1:554/x", "rtsp://"),
+        ("192.0.2.1", "rtsp://"),
+        ("u:pw@192.0.2.1/x", "rtsp://"),
+        ("[fd00::1]/x", "rtsp://"),
+        ("camera.lan:554/x", "rtsp://"),
+        ("camera:8080/video", "http://"),
+        ("192.0.2.1:80/x.mjpg", "http://"),
+        ("file/a.png", None),
+        ("a.mp4", None),
+        ("clips:2/a.mp4", None),
+        ("1.2.3/a.mp4", None),
+        ("/data/192.0.2.1/x.mp4", None),
+        ("C:/clips/a.mp4", None),
+    ],
 )
 def test_a_scheme_is_suggested_for_a_mistyped_address(text: str, scheme: str | None) -> None:
     assert suggest_scheme(text) == scheme
+
+
+def test_the_error_of_a_mistyped_address_names_the_scheme() -> None:
+    with pytest.raises(SourceError, match=r"no file or folder 192\.0\.2\.1:554/x \(an address begins with rtsp://\)"):
+        load_reader(CameraConfig("cam", "192.0.2.1:554/x"))
 
 
 def test_a_path_that_does_not_exist_is_found_without_opening_it() -> None:
