@@ -103,7 +103,7 @@ class Camera:
                 self._plays += 1
                 if self._plays == self._config.loop:
                     return epoch.early_end(capture.ended, damaged=self._damaged, truncated=self._truncated)
-                await capture.open()
+                await capture.rewind()
 
     async def _play(self, capture: Capture, epoch: StreamEpoch) -> None:
         self._retries.mark_opened()
