@@ -194,3 +194,8 @@ def test_nothing_unpickles() -> None:
     for name, path in SOURCES.items():
         assert not unsafe.search(path.read_text()), path
         assert not {found.split(".")[0] for found in imports_of(path, name)} & modules, path
+
+
+def test_the_config_in_the_package_is_a_link_to_the_documented_one() -> None:
+    """A copy would grow old: editors that write through a link may replace it."""
+    assert (ROOT / "daemon" / "config.toml").readlink() == Path("../config.toml")

@@ -166,6 +166,11 @@ class Capture:
         self._read_log()
         raise SourceError(SourceFault.TIMEOUT, f"the source did not open within {timeout_s:g} s")
 
+    async def rewind(self) -> None:
+        """Open a source that has ended for its next pass. See `open`."""
+        assert self.ended is not None
+        await self.open()
+
     async def close(self) -> None:
         """End the capture process. Received frames stay valid."""
         self._releases.close()

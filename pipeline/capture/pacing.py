@@ -37,9 +37,8 @@ class Pacer:
         cap, is_live = self._config.fps, self._config.mode is CaptureMode.LIVE
         self._live = info.live
         self._free = info.paced or (cap is None and (info.live or not is_live))
-        self._keeps_pace = is_live and info.backend != "images"
-        own_fps = info.fps or 25.0
-        self._interval_ns = round(SECOND_NS / (own_fps if self._keeps_pace else cap or own_fps))
+        self._has_pace = info.backend != "images"  # an animation has times of its own
+        self._own_ns = round(SECOND_NS / (info.fps or 25.0))
         self._cap_ns = round(SECOND_NS / cap) if cap else 0
 
     def wait_ns(self, now_ns: int, pts_ns: int | None) -> int | None:
@@ -53,8 +52,9 @@ class Pacer:
             return 0
         if self._live:
             return 0 if self._is_kept(now_ns) else None
-        due_ns = self._plan(now_ns, pts_ns)
-        if self._keeps_pace and not self._is_kept(due_ns):
+        keeps_pace = self._config.mode is CaptureMode.LIVE and (self._has_pace or pts_ns is not None)
+        due_ns = self._plan(now_ns, pts_ns, keeps_pace)
+        if keeps_pace and not self._is_kept(due_ns):
             return None
         return max(0, due_ns - now_ns)
 
@@ -66,18 +66,18 @@ class Pacer:
         self._next_kept_ns = max(next_ns + self._cap_ns, time_ns)
         return True
 
-    def _plan(self, now_ns: int, pts_ns: int | None) -> int:
+    def _plan(self, now_ns: int, pts_ns: int | None, keeps_pace: bool) -> int:
         if self._due_ns is None:
             due_ns = now_ns
         else:
-            due_ns = self._due_ns + self._gap_ns(pts_ns)
+            due_ns = self._due_ns + (self._gap_ns(pts_ns) if keeps_pace else self._cap_ns or self._own_ns)
             if due_ns < now_ns - _LATE_NS:
                 due_ns = now_ns
         self._due_ns, self._pts_ns = due_ns, pts_ns
         return due_ns
 
     def _gap_ns(self, pts_ns: int | None) -> int:
-        if not self._keeps_pace or pts_ns is None or self._pts_ns is None:
-            return self._interval_ns
+        if pts_ns is None or self._pts_ns is None:
+            return self._own_ns
         gap_ns = pts_ns - self._pts_ns
-        return gap_ns if 0 < gap_ns <= LONGEST_GAP_NS else self._interval_ns
+        return gap_ns if 0 < gap_ns <= LONGEST_GAP_NS else self._own_ns

@@ -1,5 +1,6 @@
 """The display matrix of an MP4 or QuickTime file. OpenCV asks FFmpeg for its angle only: that of a mirror is 180."""
 
+import os
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,10 +24,12 @@ _ORIENTATIONS = {
 def file_orientation(path: str) -> int | None:
     """How the picture of a video file is shown, as an EXIF orientation: 1 to 8, 1 if the file does not say.
 
+    Only regular files are read: a look at a FIFO would take its bytes.
+
     None stands for a matrix that neither turns by quarters nor mirrors.
     """
     with suppress(OSError, struct.error):
-        index = _read_index(path)
+        index = _read_index(path) if os.path.isfile(path) else None
         matrix = None if index is None else _video_matrix(index)
         if matrix is not None:
             return _ORIENTATIONS.get(_signs(matrix))

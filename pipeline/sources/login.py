@@ -130,7 +130,12 @@ class Credentials:
         secret = hashed(self._user, realm, self._password)
         if challenge.get("algorithm").upper().endswith("-SESS"):
             secret = hashed(secret, nonce, own)
-        fields = {"username": self._user, "realm": realm, "nonce": nonce, "uri": path}
+        fields = {
+            "username": self._user.replace("\\", r"\\").replace('"', r"\""),
+            "realm": realm,
+            "nonce": nonce,
+            "uri": path,
+        }
         if challenge.get("qop"):
             response = hashed(secret, nonce, count, own, "auth", hashed(method, path))
             more = f', qop=auth, nc={count}, cnonce="{own}"'

@@ -1,10 +1,10 @@
 """Reads video files and network streams through OpenCV's FFmpeg backend."""
 
 import os
-import stat
 import sys
 import time
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Protocol
 
 from ..config import CameraConfig, CaptureMode
@@ -257,7 +257,7 @@ def _settings(config: CameraConfig) -> dict[Property, int]:
 
 def _check_file(path: str) -> None:
     try:
-        if stat.S_ISFIFO(os.stat(path).st_mode):
+        if Path(path).is_fifo():
             return  # a look would take the first bytes, and its end would end the writer
         with open(path, "rb") as file:
             empty = not file.read(1)

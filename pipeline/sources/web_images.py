@@ -15,12 +15,15 @@ from ..frames import Pixels
 from .images import decode
 from .login import FFMPEG_HASHES, parse_challenges, refusal_reason
 from .reader import Grabbed, Reader, SourceInfo, UnreadableImage
-from .redact import redact_url
+from .redact import redact_url, split_userinfo
 from .video import open_stream
 from .web import WebClient, is_proxied
 
 SNAPSHOT_FPS = 1.0
 """Polls per second of a snapshot address without an fps cap."""
+_IMAGES = frozenset(f"image/{name}" for name in ("jpeg", "jpg", "pjpeg", "png", "webp", "bmp", "x-ms-bmp", "tiff"))
+_IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
+"""Of addresses that are snapshots even if their server does not say so."""
 _VIDEO_SUFFIXES = (".avi", ".flv", ".m3u8", ".m4v", ".mkv", ".mov", ".mp4", ".mpd", ".mpg", ".ts", ".webm")
 _MAX_BYTES = 2**26
 _LINE_BYTES = 65536
@@ -40,7 +43,7 @@ def open_web(url: str, config: CameraConfig) -> Reader:
             return open_stream(url, config)
         except SourceError as exc:
             if exc.fault is SourceFault.AUTH:
-                open_images(url, config)  # which knows the reason
+                raise _explained(url, config) or exc from None
             raise
     return open_images(url, config) or open_stream(url, config)
 
@@ -60,13 +63,13 @@ def open_images(url: str, config: CameraConfig) -> Reader | None:
         client.close()
         text = f"{redact_url(url)} cannot be opened: it did not answer within {config.connect_timeout_s:g} s"
         raise SourceError(SourceFault.TIMEOUT, text) from exc
-    except (OSError, http.client.HTTPException):  # FFmpeg reports the reason
+    except (OSError, http.client.HTTPException, UnicodeError):  # FFmpeg reports the reason
         client.close()
         return None
     kind = response.headers.get_content_type() if response.getheader("Content-Type") else ""
     if response.status == 200 and kind.startswith("multipart/"):
         return MultipartReader(client, response, redact_url(url), config)
-    if response.status == 200 and kind.startswith("image/"):
+    if response.status == 200 and (kind in _IMAGES or (_is_named_image(url) and not kind.startswith("image/"))):
         return SnapshotReader(client, response, redact_url(url), config)
     client.close()
     challenges = parse_challenges(client.logins)
@@ -253,9 +256,27 @@ class SnapshotReader:
 
 def _decoded(data: bytes, name: str) -> Pixels:
     try:
-        return decode(data)
+        return decode(data.lstrip(b"\r\n"))
     except ValueError as exc:
         raise UnreadableImage(f"an image of {name}: {exc}") from exc
+
+
+def _is_named_image(url: str) -> bool:
+    return urlsplit(url).path.lower().endswith(_IMAGE_SUFFIXES)
+
+
+def _explained(url: str, config: CameraConfig) -> SourceError | None:
+    # FFmpeg does not show the logins that an HTTP server offers. They are asked for without the password: repeated
+    # wrong ones lock cameras.
+    scheme, _, rest = split_userinfo(url)
+    client = WebClient(scheme + rest, config.connect_timeout_s)
+    try:
+        status = client.get().status
+    except (OSError, http.client.HTTPException, UnicodeError):
+        return None
+    finally:
+        client.close()
+    return _refused(url, refusal_reason(url, parse_challenges(client.logins))) if status == 401 else None
 
 
 def _refused(url: str, reason: str) -> SourceError:

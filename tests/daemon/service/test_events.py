@@ -93,3 +93,16 @@ def test_untested_versions_are_warned_of_once_and_on_a_gpu_only(
     assert [(line["torch"], line["triton"]) for line in warnings] == ([(torch, triton)] if warned else [])
     (started,) = (line for line in lines if line["event"] == "started")
     assert f"torch {torch}" in started["versions"]
+
+
+def test_a_reload_that_disables_a_camera_removes_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    text = '[model]\npreset = "tiny"\ndevice = "cpu"\n[[camera]]\nname = "stays"\nsource = "synthetic:"\n'
+    path.write_text(f'{text}[[camera]]\nname = "goes"\nsource = "0"\n')
+    old = load_config(path, {})
+    path.write_text(f'{text}[[camera]]\nname = "goes"\nsource = "0"\nenabled = false\n')
+    new = load_config(path, {})
+    assert not list(different_keys(old, new))
+    with structlog.testing.capture_logs() as lines:
+        log_reload(old, new)
+    assert (lines[0]["added"], lines[0]["removed"], lines[0]["changed"]) == ([], ["goes"], [])

@@ -98,6 +98,14 @@ def test_a_cap_sets_the_rate_of_images() -> None:
     assert play(Pacer(IMAGES, config(fps=2)), [None] * 3) == [0, 500_000_000, SECOND_NS]
 
 
+def test_a_cap_leaves_out_pictures_of_an_animation() -> None:
+    """It has times of its own, unlike a folder."""
+    pts: list[int | None] = [n * 100_000_000 for n in range(20)]
+    assert play(Pacer(IMAGES, config()), pts) == pts
+    assert play(Pacer(IMAGES, config(fps=2)), pts) == [0, 500_000_000, SECOND_NS, 1_500_000_000]
+    assert play(Pacer(IMAGES, config(CaptureMode.LOSSLESS, fps=2)), pts[:3]) == [0, 500_000_000, SECOND_NS]
+
+
 @pytest.mark.parametrize("mode", list(CaptureMode))
 @pytest.mark.parametrize("info", [IMAGES, FILE, SCENE])
 @pytest.mark.parametrize("frames", [1, 2])

@@ -14,7 +14,7 @@ from retinad.pipeline.errors import SourceFault
 from ...deadlines import scaled
 from .reading import failure, numbers
 from .rig import live, lossless, make_rig, play, running
-from .servers import FakeServer, Handler, draw_number, multipart, snapshot
+from .servers import FakeServer, Handler, draw_number, multipart, read_number, snapshot
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +45,38 @@ async def test_parts_of_every_type_are_read(serve: Serve, handler: Handler) -> N
         await rig.reached(lambda rig: len(rig.frames) >= 5)
     assert rig.order() == [(0, n) for n in range(len(rig.frames))]
     assert rig.statuses[-1].state is S.RUNNING
+
+
+async def test_parts_in_chunks_are_read(serve: Serve) -> None:
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        server.receive(peer)
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f\r\n"
+        peer.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        for number in range(1000):
+            data = cv2.imencode(".jpg", draw_number(number))[1].tobytes()
+            part = b"--f\r\n\r\n" + data + b"\r\n"
+            for piece in (part[:3], part[3:1000], part[1000:]):
+                peer.sendall(b"%x\r\n" % len(piece) + piece + b"\r\n")
+            time.sleep(0.02)
+
+    rig = make_rig(live(f"http://127.0.0.1:{serve(handler).port}/x", queue_frames=20))
+    async with running(rig, keep=True):
+        await rig.reached(lambda rig: len(rig.frames) >= 5)
+    assert rig.order() == [(0, n) for n in range(len(rig.frames))]
+    assert [read_number(frame.pixels) for frame in rig.frames] == list(range(len(rig.frames)))
+
+
+@pytest.mark.parametrize("kind", ["", "Content-Type: text/plain\r\n", "Content-Type: application/octet-stream\r\n"])
+async def test_a_snapshot_is_known_by_its_name_where_its_type_is_not_said(serve: Serve, kind: str) -> None:
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        while server.receive(peer):
+            data = cv2.imencode(".jpg", draw_number(1))[1].tobytes()
+            peer.sendall(f"HTTP/1.1 200 OK\r\n{kind}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+
+    rig = make_rig(live(f"http://127.0.0.1:{serve(handler).port}/snap.JPG?user=1", fps=20))
+    async with running(rig):
+        await rig.reached(lambda rig: len(rig.frames) >= 3)
+    assert rig.states == [S.CONNECTING, S.RUNNING]
 
 
 async def test_parts_that_are_no_images_are_skipped(serve: Serve) -> None:
@@ -186,14 +218,15 @@ async def test_a_refused_login_names_its_cause(serve: Serve, userinfo: str, logi
     assert "s3cret" not in str(error)
 
 
-async def test_a_file_behind_a_login_that_ffmpeg_does_not_know_says_so(serve: Serve) -> None:
+@pytest.mark.parametrize("name", ["x", "x.mp4"])
+async def test_a_file_behind_a_login_that_ffmpeg_does_not_know_says_so(serve: Serve, name: str) -> None:
     def handler(server: FakeServer, peer: socket.socket) -> None:
         while text := server.receive(peer):
             login = 'WWW-Authenticate: Digest realm="c", nonce="n", algorithm=SHA-256\r\n'
             status = "200 OK\r\nContent-Type: video/mp4" if "Authorization: Digest" in text else f"401 No\r\n{login}"
             peer.sendall(f"HTTP/1.1 {status.strip()}\r\nContent-Length: 0\r\n\r\n".encode())
 
-    error = await failure(live(f"http://u:s3cret@127.0.0.1:{serve(handler).port}/x"))
+    error = await failure(live(f"http://u:s3cret@127.0.0.1:{serve(handler).port}/{name}"))
     assert error.fault is SourceFault.AUTH
     assert "FFmpeg does not know: Digest with SHA-256" in str(error)
 

@@ -1,6 +1,7 @@
 """Every field of a record's header comes from the features: none is swapped or left at its default."""
 
 import time
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from retinad.client.wire import ContextHeader, FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
 from retinad.pipeline.frames import (
     Context,
+    CropPlace,
     Features,
     Flag,
     FrameStamp,
@@ -75,6 +77,14 @@ def test_a_header_describes_its_features() -> None:
         ),
     )
     assert msgspec.to_builtins(header) == msgspec.to_builtins(expected)
+
+
+def test_the_source_size_of_a_cropped_frame_is_that_of_the_whole_one() -> None:
+    cropped = replace(FEATURES, stamp=replace(FEATURES.stamp, crop=CropPlace(8, 16, (1920, 1080))))
+    header = features_header(
+        cropped, instance="a1", model=MODEL, seq=2, dropped_total=0, failed_total=0, model_done_ns=time.monotonic_ns()
+    )
+    assert header.source_size == (1920, 1080)
 
 
 def test_a_tensors_bytes_are_its_own_memory() -> None:
