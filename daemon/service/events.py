@@ -62,17 +62,6 @@ def log_start(
     _log.info("subscribe with", command=subscribe_command(endpoints, config.publish.curve))
 
 
-def log_reload(old: ServiceConfig, new: ServiceConfig) -> None:
-    """Log which cameras were added, removed and changed."""
-    before, after = ({camera.name: camera for camera in config.cameras} for config in (old, new))
-    _log.info(
-        "reloaded",
-        added=sorted(after.keys() - before.keys()),
-        removed=sorted(before.keys() - after.keys()),
-        changed=sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
-    )
-
-
 def different_keys(old: object, new: object, prefix: str = "") -> Iterator[str]:
     """Keys of the fields in which two configs of the same kind differ, except cameras and secrets."""
     for field in dataclasses.fields(old):  # type: ignore[arg-type]  # only called with dataclasses

@@ -55,6 +55,7 @@ class Stream:
         reset: whether the next frame is the first one published of its epoch, and not of the stream's first epoch.
         last: stamp and geometry of the last frame that arrived; None before the first.
         restored: whether the memory was loaded from a file, and no frame has arrived since.
+        reopened: whether the source is opened again on purpose, and no frame has arrived since.
         restored_unix_ns: when that memory had its last frames.
         recent: images from which the next epoch may begin.
     """
@@ -71,6 +72,7 @@ class Stream:
     last: tuple[FrameStamp, ResizeGeometry] | None = None
     restored: bool = False
     restored_unix_ns: int = 0
+    reopened: bool = False
     recent: ReplayBuffer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,12 +111,12 @@ class Stream:
     def breaks_with(self, stamp: FrameStamp) -> bool:
         """Whether this frame cannot continue the memory: its size changed, or its source was reconnected.
 
-        A memory loaded from a file is continued by any connection.
+        A memory loaded from a file, or of a source that was reopened on purpose, is continued by any connection.
         """
         if self.last is None:
             return False
         last = self.last[0]
-        reconnected = last.stream_epoch != stamp.stream_epoch and not self.restored
+        reconnected = last.stream_epoch != stamp.stream_epoch and not (self.restored or self.reopened)
         return reconnected or last.source_size != stamp.source_size
 
     def add(self, stamp: FrameStamp, image: Tensor, geometry: ResizeGeometry, preprocess_us: int) -> None:
@@ -123,7 +125,7 @@ class Stream:
         flags = frozenset({Flag.SIZE_CHANGED} if resized else ())
         self.waiting.append(PreparedFrame(stamp, image, geometry, flags, preprocess_us))
         self.last = stamp, geometry
-        self.restored = False
+        self.restored = self.reopened = False
 
     def take(self) -> tuple[PreparedFrame, ...]:
         """Take the waiting frames, numbered as the next ones of this epoch."""
