@@ -1,14 +1,13 @@
 """What a new config changes, and what each change costs: the plan of a reload, for the cameras and for people."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.config_diff import differences
 
 from ..config.keys import config_key
-from ..config.load import ServiceConfig
-from .events import different_keys
+from ..config.service_config import ServiceConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +79,19 @@ def keeps_memory(old: CameraConfig, new: CameraConfig) -> bool:
         retry=new.retry,
         transport=new.transport,
     )
+
+
+def different_keys(old: object, new: object, prefix: str = "") -> Iterator[str]:
+    """Keys of the fields in which two configs of the same kind differ, except cameras and secrets."""
+    for field in fields(old):  # type: ignore[arg-type]  # only called with dataclasses
+        ours, theirs = getattr(old, field.name), getattr(new, field.name)
+        if ours == theirs or field.name in ("cameras", "secrets"):
+            continue
+        name = f"{prefix}{field.name}"
+        if is_dataclass(ours) and type(ours) is type(theirs):
+            yield from different_keys(ours, theirs, f"{name}.")
+        else:
+            yield config_key(name if "." in name else f"service.{name}")
 
 
 def _changed_keys(old: CameraConfig, new: CameraConfig) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from ..kernel_cache import KernelCache, keep_kernels
 from ..logs.redact import Redactor
 from ..logs.setup import Log, open_log
 from ..versions import find_versions
+from .control import ControlFolder, open_control
 from .startup_times import StartupTimer
 from .systemd import Notifier
 
@@ -91,7 +92,8 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTime
         if config.states_dir is not None:
             make_private(config.states_dir)
             stack.enter_context(held(config.states_dir))
-        return _serve(config, path, log, notifier, timer)
+        control = _open_control(config.runtime_dir, path, stack)
+        return _serve(config, path, log, notifier, timer, control)
     except ConfigError as error:
         for problem in error.problems:
             place = {"key": problem.key or None, "line": problem.line, "column": problem.column}
@@ -108,17 +110,38 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTime
         return ExitCode.UNAVAILABLE
 
 
-def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier, timer: StartupTimer) -> ExitCode:
+def _open_control(runtime: Path, path: Path, stack: ExitStack) -> ControlFolder | None:
+    try:
+        return stack.enter_context(open_control(runtime, path))
+    except OSError as error:
+        _log.warning("`retinad reload` and `retinad renew` do not find this service: %s", error)
+        return None
+
+
+def _serve(
+    config: "ServiceConfig",
+    path: Path,
+    log: Log,
+    notifier: Notifier,
+    timer: StartupTimer,
+    control: ControlFolder | None,
+) -> ExitCode:
     # Imported here: torch takes seconds, and an invalid config is rejected without it.
     import anyio
 
     from ..config.load import load_config
     from .service import Dependencies, serve
 
+    def configure(config: "ServiceConfig") -> None:
+        _configure(log, config)
+        if control is not None:
+            control.reloaded()
+
     dependencies = Dependencies(
         load_config=partial(load_config, path),
-        configure=partial(_configure, log),
+        configure=configure,
         versions=find_versions(),
+        take_renewals=(lambda: None) if control is None else control.take_renewals,
         startup=timer,
     )
     return anyio.run(serve, config, dependencies, notifier)

@@ -9,9 +9,9 @@ import pytest
 import structlog
 
 from retinad.daemon.config.load import ServiceConfig, load_config
-from retinad.daemon.service.events import different_keys, log_start, subscribe_command
+from retinad.daemon.service.events import log_start, subscribe_command
 from retinad.daemon.service.reload import log_reload
-from retinad.daemon.service.reload_plan import plan_reload
+from retinad.daemon.service.reload_plan import different_keys, plan_reload
 from retinad.daemon.service.startup_times import StartupTimes
 from retinad.pipeline.config import CurveConfig
 from retinad.pipeline.engine.statistics import ModelDescription
