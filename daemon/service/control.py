@@ -71,7 +71,8 @@ def open_control(runtime: Path, config: Path, environment: Mapping[str, str] = o
         OSError: the folder cannot be written.
     """
     for left in runtime.glob(f"{_FOLDER}*"):
-        if not _is_alive(left):
+        pid = left.name.removeprefix(_FOLDER)
+        if pid == str(os.getpid()) or not os.path.exists(f"/proc/{pid}"):  # one that is starting has no lock yet
             shutil.rmtree(left, ignore_errors=True)
     control = ControlFolder(runtime / f"{_FOLDER}{os.getpid()}", config)
     control.folder.mkdir(mode=0o700, exist_ok=True)
@@ -172,7 +173,10 @@ def _read(folder: Path) -> RunningService:
 
 
 def _is_alive(folder: Path) -> bool:
-    # The lock ends with the process, and its number may be given to another.
+    # The lock ends with the process, and its number may be given to another. The service takes it before it writes its
+    # place, so that looking cannot get in its way.
+    if not (folder / _PLACE).exists():
+        return False
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -180,7 +184,7 @@ def _is_alive(folder: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return (folder / _PLACE).exists()
+        return True
     finally:
         os.close(descriptor)
     return False

@@ -1,6 +1,7 @@
 """Commands to a running service: what a reload would change, the reload itself, and new epochs of named cameras."""
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,10 +63,12 @@ def test_a_running_service_is_asked_by_the_name_of_its_config(
 
 def test_what_a_killed_service_left_is_no_service_and_is_removed(tmp_path: Path) -> None:
     """Its process number may belong to any other process by now."""
-    left = tmp_path / f"service-{os.getppid()}"
-    left.mkdir()
-    (left / "lock").touch()
-    (left / "place.json").write_text("{}")
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    for pid in (ended.pid, os.getppid(), os.getpid()):
+        (tmp_path / f"service-{pid}").mkdir()
+        (tmp_path / f"service-{pid}" / "lock").touch()
+        (tmp_path / f"service-{pid}" / "place.json").write_text("{}")
     environment = {"RUNTIME_DIRECTORY": str(tmp_path)}
     assert find_services(environment)[0] == []
     config = tmp_path / "config.toml"
@@ -73,7 +76,8 @@ def test_what_a_killed_service_left_is_no_service_and_is_removed(tmp_path: Path)
     with open_control(tmp_path, config, environment):
         (service,) = find_services(environment)[0]
         assert (service.pid, service.config, service.environment) == (os.getpid(), config, environment)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["config.toml", f"service-{os.getppid()}"], "a process of this number lives: it may be starting"
 
 
 def test_a_command_without_a_service_says_where_it_looked(
