@@ -108,6 +108,14 @@ class FrameQueue:
         self._frames.append(frame)
         self._wake()
 
+    def resize(self, capacity: int) -> None:
+        """Let this many frames wait at most. A live queue that holds more drops its oldest frames."""
+        self._capacity = capacity
+        while self._mode is CaptureMode.LIVE and len(self._frames) > capacity:
+            self._frames.popleft()
+            self._settle(dropped=1)
+        self._notify()
+
     def take_nowait(self) -> Frame | None:
         """Take the oldest waiting frame; None if no frame waits."""
         if not self._frames:

@@ -1,8 +1,8 @@
 """Step 2 of loading a config, merge: environment variables and command-line options override the file's values.
 
 A variable is `RETINAD_<TABLE>__<KEY>`. A `RETINAD_` variable that names no key is a problem, since a misspelt override
-would otherwise be ignored silently. The environment is an argument: only `load.py`, `job.py`, `kernel_cache.py` and
-`systemd.py` read the process's own environment.
+would otherwise be ignored silently. The environment is an argument: only `load.py`, `job.py`, `kernel_cache.py`,
+`systemd.py` and `control.py` read the process's own.
 """
 
 import copy

@@ -82,18 +82,20 @@ class CameraRun:
     Attributes:
         config: its configuration.
         queue: where its frames go.
-        camera: its state machine.
         first_epoch: stream epoch of its first connection.
         services: parts of the service.
+        make: makes its state machine, from a configuration and the number of its first connection.
+        camera: its state machine.
         refusal: why it failed regardless of its source (no room in the engine, no device), or None.
         done: set by its owner once `end` is published.
     """
 
     config: CameraConfig
     queue: FrameQueue
-    camera: Capturing
     first_epoch: int
     services: CameraServices
+    make: Callable[[CameraConfig, int], Capturing]
+    camera: Capturing = field(init=False)
     refusal: str | None = None
     done: anyio.Event = field(default_factory=anyio.Event)
     _capturing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -101,6 +103,11 @@ class CameraRun:
     _closing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _save: bool = False
     _lost: anyio.Event = field(default_factory=anyio.Event)
+    _connection: anyio.CancelScope | None = None
+    _reopen_wanted: bool = False
+
+    def __post_init__(self) -> None:
+        self.camera = self.make(self.config, self.first_epoch)
 
     @property
     def status(self) -> CameraStatus:
@@ -121,6 +128,19 @@ class CameraRun:
     def lost(self) -> None:
         """Run the frames that wait for the rest of a first block: the connection of the source is over."""
         self._lost.set()
+
+    def reopen(self, config: CameraConfig) -> bool:
+        """Open the source again with a configuration that keeps the stream's memory, which continues.
+
+        Returns:
+            False, with nothing done, if the source is not being captured any more.
+        """
+        if self._connection is None:
+            return False
+        self.config = config
+        self._reopen_wanted = True
+        self._connection.cancel()
+        return True
 
     def stop(self, *, save_within_s: float | None) -> None:
         """Stop capturing now, and set deadlines for draining and closing.
@@ -161,10 +181,31 @@ class CameraRun:
             _log.error(CAMERA_EVENTS[CameraState.FAILED], camera=config.name, reason=self.refusal)
 
     async def _capture(self) -> None:
+        try:
+            while True:
+                with anyio.CancelScope() as self._connection:
+                    await self._capture_connections()
+                    return
+                while self._reopen_wanted:
+                    self._reopen_wanted = False
+                    await self._prepare_to_reopen()
+        finally:
+            self._connection = None
+
+    async def _capture_connections(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._flush_lost_connections, name=f"flush {self.config.name}")
             await self.camera.run()
             tasks.cancel_scope.cancel()
+
+    async def _prepare_to_reopen(self) -> None:
+        config, name = self.config, self.config.name
+        await self.queue.emptied()
+        # The worker is first in, first out: a step that is running with the last frame comes before this.
+        await self.services.worker.run(lambda engine: engine.expect_reconnection(name))
+        self.first_epoch = self.report.next_epoch
+        self.queue.resize(config.waiting_frames)
+        self.camera = self.make(config, self.first_epoch)
 
     async def _flush_lost_connections(self) -> None:
         while True:

@@ -1,6 +1,6 @@
 """The running cameras: each is started, stopped and replaced on its own, without disturbing the others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,7 +11,8 @@ from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueues
 
-from .camera_run import CameraRun, CameraServices, MakeCamera, with_rates
+from .camera_run import CameraRun, CameraServices, Capturing, MakeCamera, with_rates
+from .reload_plan import keeps_memory
 from .state import CameraReport
 
 PACE_S = 0.002
@@ -110,13 +111,15 @@ class Cameras:
     async def apply(self, configs: Sequence[CameraConfig]) -> None:
         """Run exactly these cameras: stop those that were removed or changed, start those that are new or changed.
 
-        A camera whose configuration is unchanged keeps running and loses no frame. A finished one stays finished unless
-        its configuration changed, the engine had no room for it, or it was removed in between.
+        Where a change leaves the stream's memory valid, only the source is opened again. A camera whose configuration
+        is unchanged keeps running and loses no frame. A finished one stays finished unless its configuration changed,
+        the engine had no room for it, or it was removed in between.
         """
         wanted = {config.name: config for config in configs}
         before, self._wanted = self._wanted, wanted
         self._applying = True
-        await self._stop([run for name, run in self._running.items() if wanted.get(name) != run.config])
+        changed = [run for name, run in self._running.items() if wanted.get(name) != run.config]
+        await self._stop([run for run in changed if not _reopen(run, wanted)])
         for config in configs:
             finished = self._finished.get(config.name)
             if config.name in self._running:
@@ -171,8 +174,10 @@ class Cameras:
                 run.lost()
             self._sink.camera_changed(with_rates(status, queue), queue.counters)
 
-        camera = self._make_camera(config, queue, on_status, first_epoch=first_epoch)
-        run = CameraRun(config, queue, camera, first_epoch, self._services)
+        def make(config: CameraConfig, first_epoch: int) -> Capturing:
+            return self._make_camera(config, queue, on_status, first_epoch=first_epoch)
+
+        run = CameraRun(config, queue, first_epoch, self._services, make)
         self._running[config.name] = run
         self._tasks.start_soon(self._run, run, name=f"camera {config.name}")
 
@@ -198,6 +203,11 @@ class Cameras:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+
+
+def _reopen(run: CameraRun, wanted: Mapping[str, CameraConfig]) -> bool:
+    config = wanted.get(run.config.name)
+    return config is not None and keeps_memory(run.config, config) and run.reopen(config)
 
 
 def _unstarted(config: CameraConfig) -> CameraReport:

@@ -1,16 +1,14 @@
-"""Log lines about the service's start and its reloads."""
+"""Log lines about the service's start."""
 
-import dataclasses
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from retinad.pipeline.config import CurveConfig
 from retinad.pipeline.engine.statistics import ModelDescription
 
-from ..config.keys import config_key
 from ..config.load import ServiceConfig
 from ..versions import TESTED_ON_GPU, untested_on_gpu
 from .startup_times import StartupTimes
@@ -60,30 +58,6 @@ def log_start(
     if model.weights_note is not None:
         _log.warning("note in the checkpoint", note=model.weights_note, checkpoint=str(config.model.checkpoint))
     _log.info("subscribe with", command=subscribe_command(endpoints, config.publish.curve))
-
-
-def log_reload(old: ServiceConfig, new: ServiceConfig) -> None:
-    """Log which cameras were added, removed and changed."""
-    before, after = ({camera.name: camera for camera in config.cameras} for config in (old, new))
-    _log.info(
-        "reloaded",
-        added=sorted(after.keys() - before.keys()),
-        removed=sorted(before.keys() - after.keys()),
-        changed=sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
-    )
-
-
-def different_keys(old: object, new: object, prefix: str = "") -> Iterator[str]:
-    """Keys of the fields in which two configs of the same kind differ, except cameras and secrets."""
-    for field in dataclasses.fields(old):  # type: ignore[arg-type]  # only called with dataclasses
-        ours, theirs = getattr(old, field.name), getattr(new, field.name)
-        if ours == theirs or not field.compare or field.name in ("cameras", "disabled", "secrets"):
-            continue
-        name = f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(ours) and type(ours) is type(theirs):
-            yield from different_keys(ours, theirs, f"{name}.")
-        else:
-            yield config_key(name if "." in name else f"service.{name}")
 
 
 def subscribe_command(endpoints: Sequence[str], curve: CurveConfig | None) -> str:

@@ -1,7 +1,6 @@
 """Reloads the config while the service runs. A config that is invalid or unreadable changes nothing."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import anyio
 import structlog
@@ -10,8 +9,8 @@ from retinad.pipeline.errors import ModelError
 
 from ..config.load import ConfigError, ServiceConfig
 from .cameras import Cameras
-from .events import different_keys, log_reload
 from .monitor import StateMonitor
+from .reload_plan import ReloadPlan, applicable, plan_reload
 from .signals import Request
 from .systemd import Notifier
 
@@ -68,22 +67,12 @@ class Reloader:
             await anyio.sleep(_PAUSE_S)
 
     async def _apply(self, config: ServiceConfig, cameras: Cameras) -> None:
-        applied = replace(
-            config,
-            publish=self.config.publish,
-            model=self.config.model,
-            state_dir=self.config.state_dir,
-            keep_state=self.config.keep_state,
-            keep_state_timeout_s=self.config.keep_state_timeout_s,
-            keep_state_max_age_s=self.config.keep_state_max_age_s,
-            runtime_dir=self.config.runtime_dir,
-            exit_when_done=self.config.exit_when_done,
-        )
-        if needs_restart := list(different_keys(applied, config)):
-            _log.warning("some config changes need a restart", keys=needs_restart)
+        plan, applied = plan_reload(self.config, config), applicable(self.config, config)
+        if plan.at_restart:
+            _log.warning("some config changes need a restart", keys=list(plan.at_restart))
         self._configure(applied)
         await cameras.apply(applied.cameras)
-        log_reload(self.config, applied)
+        log_reload(plan)
         self.config = applied
 
     async def _read(self) -> ServiceConfig | None:
@@ -96,3 +85,14 @@ class Reloader:
         except TimeoutError:
             _log.error("reload failed: config not readable, keeping the old one", waited_s=_READ_S)
         return None
+
+
+def log_reload(plan: ReloadPlan) -> None:
+    """Log which cameras were added, removed and changed, and which of these kept their memory."""
+    _log.info(
+        "reloaded",
+        added=list(plan.added),
+        removed=list(plan.removed),
+        changed=sorted((*plan.reopened, *plan.restarted)),
+        memory_kept=list(plan.reopened),
+    )

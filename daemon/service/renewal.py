@@ -1,4 +1,7 @@
-"""Renews all streams on request: each ends its epoch and begins a new one, as after a camera started in the dark."""
+"""Renews streams on request: each ends its epoch and begins a new one, as after a camera started in the dark."""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import structlog
 
@@ -10,15 +13,23 @@ from .signals import Request
 _log = structlog.get_logger("retinad")
 
 
-async def renew_when_asked(request: Request, worker: Worker[Engine]) -> None:
-    """Renew all streams whenever it is asked for, forever."""
+async def renew_when_asked(
+    request: Request, worker: Worker[Engine], take_names: Callable[[], Sequence[str] | None]
+) -> None:
+    """Renew streams whenever it is asked for, forever.
+
+    Args:
+        request: asks for it.
+        worker: owner of the engine.
+        take_names: returns the cameras that were named with the request, or None for all.
+    """
     while True:
         await request.take()
-        renewed = await worker.run(_renew_streams)
+        renewed = await worker.run(partial(_renew_streams, take_names()))
         _log.info("streams begin new epochs", cameras=renewed)
 
 
-def _renew_streams(engine: Engine) -> list[str]:
+def _renew_streams(names: Collection[str] | None, engine: Engine) -> list[str]:
     """Names of the cameras that had an epoch to end."""
-    cameras = [stream.camera for stream in engine.statistics().streams]
+    cameras = [stream.camera for stream in engine.statistics().streams if names is None or stream.camera in names]
     return [camera for camera in cameras if engine.renew_stream(camera)]

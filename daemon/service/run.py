@@ -18,6 +18,7 @@ from ..kernel_cache import KernelCache, keep_kernels
 from ..logs.redact import Redactor
 from ..logs.setup import Log, open_log
 from ..versions import find_versions
+from .control import ControlFolder, open_control
 from .startup_times import StartupTimer
 from .systemd import Notifier
 
@@ -97,7 +98,9 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTime
         _configure(log, config)
         for note in config.notes:
             _log.warning("%s", note)
-        return _serve(_with_states(config, stack), path, log, notifier, timer)
+        config = _with_states(config, stack)
+        control = _open_control(config.runtime_dir, path, stack)
+        return _serve(config, path, log, notifier, timer, control)
     except ConfigError as error:
         for problem in error.problems:
             place = {"key": problem.key or None, "line": problem.line, "column": problem.column}
@@ -131,17 +134,38 @@ def _with_states(config: "ServiceConfig", stack: ExitStack) -> "ServiceConfig":
     return config
 
 
-def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier, timer: StartupTimer) -> ExitCode:
+def _open_control(runtime: Path, path: Path, stack: ExitStack) -> ControlFolder | None:
+    try:
+        return stack.enter_context(open_control(runtime, path))
+    except OSError as error:
+        _log.warning("`retinad reload` and `retinad renew` do not find this service: %s", error)
+        return None
+
+
+def _serve(
+    config: "ServiceConfig",
+    path: Path,
+    log: Log,
+    notifier: Notifier,
+    timer: StartupTimer,
+    control: ControlFolder | None,
+) -> ExitCode:
     # Imported here: torch takes seconds, and an invalid config is rejected without it.
     import anyio
 
     from ..config.load import load_config
     from .service import Dependencies, serve
 
+    def configure(config: "ServiceConfig") -> None:
+        _configure(log, config)
+        if control is not None:
+            control.reloaded()
+
     dependencies = Dependencies(
         load_config=partial(load_config, path),
-        configure=partial(_configure, log),
+        configure=configure,
         versions=find_versions(),
+        take_renewals=(lambda: None) if control is None else control.take_renewals,
         startup=timer,
     )
     return anyio.run(serve, config, dependencies, notifier)

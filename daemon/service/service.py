@@ -1,6 +1,6 @@
 """The service: opens every part, runs them in one task group, and closes them in order. Shutdown is cancellation."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,6 +58,7 @@ class Dependencies:
         load_config: reads the config again; raises ConfigError. May block: it runs in a thread.
         configure: applies the parts of a config that lie outside the service: log level, secrets to mask.
         versions: versions of retinad and its libraries, by name.
+        take_renewals: returns the cameras that were named with a request to renew streams, or None for all.
         make_engine: loads the model and warms it up, in the worker's thread.
         make_camera: makes a camera's state machine.
         startup: times this start.
@@ -66,6 +67,7 @@ class Dependencies:
     load_config: Callable[[], ServiceConfig]
     configure: Callable[[ServiceConfig], None]
     versions: Mapping[str, str]
+    take_renewals: Callable[[], Sequence[str] | None] = lambda: None
     make_engine: Callable[[ServiceConfig], AbstractContextManager[Engine]] = make_engine
     make_camera: MakeCamera = field(default_factory=lambda: partial(LoggedCamera, starts=CaptureStarts()))
     startup: StartupTimer = field(default_factory=lambda: StartupTimer(KernelCache(None)))
@@ -75,8 +77,8 @@ async def serve(config: ServiceConfig, dependencies: Dependencies, notifier: Not
     """Run until SIGTERM or SIGINT or, with `exit_when_done`, until every source has ended.
 
     SIGHUP reloads the config: cameras are added, removed or replaced without disturbing the others; an invalid config
-    changes nothing. SIGUSR1 ends the epochs of all streams, so that each begins a new one. A second SIGTERM or SIGINT
-    ends the process at once.
+    changes nothing. SIGUSR1 ends the epochs of all streams, or of those that a command named, so that each begins a new
+    one. A second SIGTERM or SIGINT ends the process at once.
 
     Returns:
         OK, or NO_INPUT if every source failed (`exit_when_done`).
@@ -176,7 +178,8 @@ class _Service:
             tasks.start_soon(log_access, publisher, name="log access")
             tasks.start_soon(monitor.follow_engine, worker, heartbeat_s, name="engine statistics")
             tasks.start_soon(self._reloader.run, self._signals.reload, cameras, monitor, name="reload")
-            tasks.start_soon(renew_when_asked, self._signals.renewal, worker, name="renew streams")
+            take_names = self._dependencies.take_renewals
+            tasks.start_soon(renew_when_asked, self._signals.renewal, worker, take_names, name="renew streams")
             if self._config.exit_when_done:
                 tasks.start_soon(self._stop_when_done, cameras, name="stop when done")
             await self._signals.stop.wait()

@@ -1,7 +1,7 @@
 """The sd_notify protocol: readiness, status and watchdog for systemd over a datagram socket. Without systemd, a no-op.
 
-One of the three modules that read the process's environment (the others are `config/environment.py` and
-`kernel_cache.py`).
+One of the modules that read the process's environment (the others are `config/load.py`, `config/job.py`,
+`kernel_cache.py` and `service/control.py`).
 """
 
 import os

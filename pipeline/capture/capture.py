@@ -143,10 +143,6 @@ class Capture:
             return
         raise SourceError(SourceFault.TIMEOUT, f"the capture process did not start within {START_TIMEOUT_S:g} s")
 
-    async def rewind(self) -> None:
-        """Open a source that has ended again, from its start; see `open`."""
-        await self.open()
-
     async def open(self) -> None:
         """Open the source, again if it has ended or failed, and update `info`.
 

@@ -130,6 +130,15 @@ class Engine:
         """
         return self.streams[camera].end()
 
+    def expect_reconnection(self, camera: str) -> None:
+        """Let a stream's memory continue with the next connection of its source, as long as the frames' size stays.
+
+        For a source that is opened again on purpose and shows the same scene. No effect if the camera has no stream.
+        """
+        stream = self.streams.get(camera)
+        if stream is not None:
+            stream.reopened = True
+
     @torch.inference_mode()
     def save_state(self, camera: str, path: Path, *, deadline_s: float | None = None) -> None:
         """Write a stream's memory to a safetensors file, atomically. The stream is unchanged.

@@ -56,6 +56,7 @@ class Stream:
         last: stamp and geometry of the last frame that arrived; None before the first frame.
         restored: whether the memory was loaded from a file, and no frame has arrived since.
         restored_unix_ns: when the restored memory had its last frames, in nanoseconds since 1970.
+        reopened: whether the source is reopened on purpose, and no frame has arrived since.
         recent: images with which the next epoch may begin.
     """
 
@@ -71,6 +72,7 @@ class Stream:
     last: tuple[FrameStamp, ResizeGeometry] | None = None
     restored: bool = False
     restored_unix_ns: int = 0
+    reopened: bool = False
     recent: ReplayBuffer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,12 +111,13 @@ class Stream:
     def breaks_with(self, stamp: FrameStamp) -> bool:
         """Whether this frame cannot continue the memory, because its size changed or its source was reconnected.
 
-        If the memory was loaded from a file, frames of any connection can continue it.
+        If the memory was loaded from a file, or the source was reopened on purpose, frames of any connection can
+        continue it.
         """
         if self.last is None:
             return False
         last = self.last[0]
-        reconnected = last.stream_epoch != stamp.stream_epoch and not self.restored
+        reconnected = last.stream_epoch != stamp.stream_epoch and not (self.restored or self.reopened)
         return reconnected or last.source_size != stamp.source_size
 
     def add(self, stamp: FrameStamp, image: Tensor, geometry: ResizeGeometry, preprocess_us: int) -> None:
@@ -123,7 +126,7 @@ class Stream:
         flags = frozenset({Flag.SIZE_CHANGED} if resized else ())
         self.waiting.append(PreparedFrame(stamp, image, geometry, flags, preprocess_us))
         self.last = stamp, geometry
-        self.restored = False
+        self.restored = self.reopened = False
 
     def take(self) -> tuple[PreparedFrame, ...]:
         """Take the waiting frames, and number them as the next ones of this epoch."""

@@ -3,6 +3,7 @@
 import random
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 
@@ -29,6 +30,33 @@ async def test_a_full_live_queue_keeps_the_newest_and_counts_the_rest() -> None:
     assert queue.counters.dropped == 3
     assert [(await queues.take(8))[0].stamp.source_seq for _ in range(2)] == [3, 4]
     assert adds_up(queue, in_model=2)
+
+
+async def test_a_live_queue_that_shrinks_drops_its_oldest_and_one_that_grows_takes_more() -> None:
+    queues = FrameQueues()
+    queue = queues.open("a", CaptureMode.LIVE, 3)
+    for number in range(3):
+        await queue.put(frame(number))
+    queue.resize(1)
+    assert [one.stamp.source_seq for one in queue.peek(8)] == [2]
+    queue.resize(2)
+    await queue.put(frame(3))
+    assert (len(queue), queue.counters.dropped) == (2, 2)
+    assert adds_up(queue)
+
+
+async def test_a_lossless_queue_that_shrinks_loses_nothing_and_lets_a_waiting_source_on_when_it_grows() -> None:
+    queues = FrameQueues()
+    queue = queues.open("a", CaptureMode.LOSSLESS, 2)
+    for number in range(2):
+        await queue.put(frame(number))
+    queue.resize(1)
+    assert (len(queue), queue.would_wait) == (2, True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(queue.put, frame(2))
+        await anyio.lowlevel.checkpoint()
+        queue.resize(3)
+    assert (len(queue), queue.counters.dropped) == (3, 0)
 
 
 async def test_a_full_lossless_queue_makes_the_source_wait() -> None:

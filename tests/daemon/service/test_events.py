@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from retinad.daemon.config.load import load_config
-from retinad.daemon.service.events import different_keys, log_reload, log_start, subscribe_command
+from retinad.daemon.config.load import ServiceConfig, load_config
+from retinad.daemon.service.events import log_start, subscribe_command
+from retinad.daemon.service.reload import log_reload
+from retinad.daemon.service.reload_plan import different_keys, plan_reload
 from retinad.daemon.service.startup_times import StartupTimes
 from retinad.pipeline.config import CurveConfig
 from retinad.pipeline.engine.statistics import ModelDescription
@@ -54,10 +56,40 @@ def test_a_reload_names_what_it_changes_and_what_it_cannot(tmp_path: Path) -> No
     moved = replace(old, keep_state=True, model=replace(old.model, name="lingbot-map"))
     assert list(different_keys(old, moved)) == ["service.keep_state", "model.preset"]
     with structlog.testing.capture_logs() as lines:
-        log_reload(old, new)
+        log_reload(plan_reload(old, new))
     (line,) = lines
+    assert line["memory_kept"] == ["changes"]
     assert (line["added"], line["removed"], line["changed"]) == (["comes"], ["goes"], ["changes"])
     assert line["log_level"] == logging.getLevelName(logging.INFO).lower()
+
+
+def test_a_plan_says_what_each_change_costs_and_no_value(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    head = '[model]\npreset = "tiny"\ndevice = "cpu"\n'
+
+    def config(*cameras: str, extra: str = "") -> ServiceConfig:
+        path.write_text(head + extra + "".join(f'[[camera]]\nname = "{camera}\n' for camera in cameras))
+        return load_config(path, {})
+
+    scene = 'source = "synthetic:"'
+    old = config(f'a"\n{scene}', f'b"\n{scene}', f'c"\n{scene}', f'd"\n{scene}')
+    new = config(
+        f'a"\n{scene}\nfps = 3\nqueue_frames = 9\nstall_timeout_s = 3\nconnect_timeout_s = 3\nretry = false',
+        f'b"\n{scene}\nfps = 3\nstream = {{ window = 3 }}',
+        'c"\nsource = "rtsp://me:s3cret@192.0.2.1/x"',
+        f'e"\n{scene}',
+        extra="max_batch = 3\n",
+    )
+    assert list(plan_reload(old, new).lines()) == [
+        "camera e: is added",
+        "camera d: is removed, its memory is dropped",
+        "camera a: its source is opened again, its memory is kept "
+        "(fps, queue_frames, connect_timeout_s, stall_timeout_s, retry)",
+        "camera b: starts over, its memory is dropped (fps, stream.window)",
+        "camera c: starts over, its memory is dropped (source)",
+        "model.max_batch: stays as it was until the service is restarted",
+    ]
+    assert not list(plan_reload(new, new).lines())
 
 
 def test_a_note_in_the_weights_is_a_warning_at_start(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from retinad.client import Record, StatusRecord
+from retinad.client import EndRecord, Record, StatusRecord
 from retinad.daemon.exit_codes import ExitCode
 from retinad.daemon.service import reload
 
 from ...deadlines import scaled
 from ..faulty import FaultyEngine
 from ..in_process import WATCHDOG_S, InProcessService, unfed_s, until
-from ..records import features_of, statuses_of
+from ..records import features_of, record_of, statuses_of
 
 
 @pytest.fixture(autouse=True)
@@ -85,3 +85,32 @@ def test_a_storm_of_reload_requests_becomes_a_few_reloads_and_each_is_counted(tm
     assert received.count("RELOADING=1") <= 4
     assert received.count("READY=1") == 1 + received.count("RELOADING=1")
     assert unfed_s(stub.notifications) < scaled(WATCHDOG_S)
+
+
+def test_a_reload_of_rates_and_timeouts_keeps_the_memory(tmp_path: Path) -> None:
+    stub = InProcessService(tmp_path, lambda config: FaultyEngine(config, 0.0))
+
+    async def act(records: list[Record]) -> None:
+        await until(lambda: any(map(record_of("a", 5), records)))
+        text = stub.path.read_text()
+        stub.path.write_text(f"{text}\nfps = 20\nqueue_frames = 7\nstall_timeout_s = 3\n")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: any(record.stream_epoch == 1 for record in features_of(records)))
+        stub.path.write_text(f"{text}\nstream = {{ window = 3 }}\n")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: any(record.stream_epoch == 2 for record in features_of(records)))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with capture_logs() as log:
+        assert stub.run(act) == ExitCode.OK
+    assert [line["memory_kept"] for line in log if line["event"] == "reloaded"] == [["a"], []]
+    records = features_of(stub.records)
+    kept = [record for record in records if record.stream_epoch < 2]
+    assert [(record.epoch, record.epoch_frame) for record in kept] == [(0, number) for number in range(len(kept))]
+    assert not any("reset" in record.flags for record in kept)
+    first = next(record for record in records if record.stream_epoch == 2)
+    assert (first.epoch_frame, "warmup" in first.flags) == (0, True)
+    ends = [record for record in stub.records if isinstance(record, EndRecord)]
+    assert len(ends) == 2, "of the camera that started over, and of the service"
+    (end,) = ends[-1:]
+    assert end.captured_total == end.published_total + end.dropped_total + end.failed_total

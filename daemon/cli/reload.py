@@ -1,0 +1,31 @@
+"""`retinad reload`: a running service reads its config again, or what that would change is printed."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from .common import DEFAULT_CONFIG, ConfigArgument, reported_errors
+from .running import running_service
+
+
+def reload(
+    config: ConfigArgument = DEFAULT_CONFIG,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing: print what would change, and what that costs.")
+    ] = False,
+) -> None:
+    """Let the running service of a config read it again. What changes is printed; a wrong config changes nothing."""
+    from ..config.load import load_config
+    from ..service.reload_plan import applicable, plan_reload
+
+    service = running_service(config)
+    os.chdir(service.working_folder)
+    with reported_errors():
+        new = load_config(service.config, service.environment)
+        started = load_config(service.started, service.environment)
+        running = applicable(started, load_config(service.current, service.environment))
+    for line in list(plan_reload(running, new).lines()) or ["nothing changes"]:
+        typer.echo(line)
+    if not dry_run:
+        service.reload()
