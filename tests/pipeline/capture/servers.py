@@ -21,7 +21,7 @@ class FakeServer:
 
     def __init__(self, handler: Handler) -> None:
         self.requests: list[str] = []
-        self.connections = 0
+        self.speakers: set[tuple[str, int]] = set()
         self._handler = handler
         self._peers: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -52,6 +52,8 @@ class FakeServer:
     def receive(self, peer: socket.socket) -> str:
         text = peer.recv(65536).decode("latin-1")
         self.requests.append(text)
+        if text:  # a service that only knocks says nothing
+            self.speakers.add(peer.getpeername())
         return text
 
     def _run(self, target: Callable[..., None], *args: object) -> None:
@@ -64,7 +66,6 @@ class FakeServer:
             while True:
                 peer, _ = listener.accept()
                 self._peers.append(peer)
-                self.connections += 1
                 self._run(self._serve, peer)
 
     def _serve(self, peer: socket.socket) -> None:

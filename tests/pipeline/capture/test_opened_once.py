@@ -72,4 +72,4 @@ async def test_a_server_of_one_request_gets_one(make_video: MakeVideo, serve: Ca
     async with open_capture(lossless(f"http://127.0.0.1:{server.port}/live.ts")) as capture:
         captured = await capture.receive()
         assert captured is not None
-    assert server.connections == 1
+    assert len(server.speakers) == 1

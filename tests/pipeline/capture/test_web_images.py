@@ -124,7 +124,7 @@ async def test_a_snapshot_address_is_polled_as_one_connection(serve: Serve) -> N
         took_s = time.monotonic() - began
     assert rig.order() == [(0, n) for n in range(len(rig.frames))]
     assert rig.states == [S.CONNECTING, S.RUNNING]
-    assert server.connections == 1
+    assert len(server.speakers) == 1
     assert not rig.log
     assert 1.0 <= took_s <= scaled(3)
 
