@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.errors import PublishError, SourceError
-from retinad.pipeline.publish.endpoints import check_endpoints
+from retinad.pipeline.publish.endpoints import check_endpoints, is_same_socket
 from retinad.pipeline.sources.redact import mask, secrets_of
 from retinad.pipeline.sources.registry import parse_source
 
@@ -164,8 +164,12 @@ def _check_endpoints(publish: PublishConfig) -> Iterator[KeyFault]:
         path = ("publish", "endpoints", number)
         if (reason := _endpoint_fault(endpoint, publish)) is not None:
             yield KeyFault(path, reason)
-        if endpoint in publish.endpoints[:number]:
-            yield KeyFault(path, "this endpoint is listed twice")
+            continue
+        for other in publish.endpoints[:number]:
+            if endpoint == other:
+                yield KeyFault(path, "this endpoint is listed twice")
+            elif _endpoint_fault(other, publish) is None and is_same_socket(endpoint, other):
+                yield KeyFault(path, f"{endpoint} and {other} are the same socket, or one covers the other: keep one")
 
 
 def _endpoint_fault(endpoint: str, publish: PublishConfig) -> str | None:

@@ -12,7 +12,8 @@ SHORTEST = 4
 the position of a password: masking every `p` would leave little of `rtsp`, and give the password away."""
 _SECRET_KEYS = r"pass\w*|pwd|\w*token|\w*auth|\w*secret|sig|signature|\w*key|credentials?"
 _QUERY = re.compile(rf"([?&;](?:{_SECRET_KEYS})=)([^&\s\"'<>]*)", re.IGNORECASE)
-_USERINFO = re.compile(r"(\w[\w+.-]*://)[^\s\"'<>]*@")
+_ABSTRACT_SOCKET = r"ipc://@[^\s\"'<>@]*(?:[\s\"'<>]|$)"
+_USERINFO = re.compile(rf"(\b(?!{_ABSTRACT_SOCKET})\w[\w+.-]*://)[^\s\"'<>]*@")
 _SEPARATOR = re.compile(r"[@:/?#\[\]]")
 _IPV6 = r"\[[0-9A-Fa-f:.]+(?:%\w+)?\]"
 _CLEARLY_HOST = re.compile(rf"(?:{_IPV6}|localhost|[^@:\[\]]+\.[^@:\[\]]+)(?::\d*)?")
