@@ -36,59 +36,6 @@ _BYTES_RECEIVED_AT = 128
 """Place of `tcpi_bytes_received` in the kernel's `struct tcp_info`, since Linux 4.1."""
 
 
-class InboundWatch:
-    """Looks after the open connections in a thread of its own, until it is closed.
-
-    The descriptors belong to libzmq: they are only queried and shut down, never read from or closed.
-    """
-
-    def __init__(self) -> None:
-        self._peers: dict[int, tuple[str, Inbound]] = {}
-        self._cut: list[str] = []
-        self._is_closed = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="inbound-watch", daemon=True)
-        self._thread.start()
-
-    def add(self, descriptor: int, name: str) -> None:
-        """Watch an accepted connection."""
-        with self._changed:
-            self._peers[descriptor] = name, Inbound(descriptor)
-            self._changed.notify_all()
-
-    def remove(self, descriptor: int) -> None:
-        """Stop watching a closed connection."""
-        with self._changed:
-            self._peers.pop(descriptor, None)
-
-    def take_cut(self) -> list[str]:
-        """Names of the peers that were cut since the last call."""
-        with self._changed:
-            cut, self._cut = self._cut, []
-            return cut
-
-    def close(self) -> None:
-        """End the thread. Idempotent."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        self._thread.join()
-
-    def _run(self) -> None:
-        with self._changed:
-            while not self._is_closed:
-                self._look()
-                self._changed.wait(LOOK_S if self._peers else None)
-
-    def _look(self) -> None:
-        peers = [inbound for _, inbound in self._peers.values()]
-        for inbound in peers:
-            inbound.update()
-        for inbound in excess(peers):
-            inbound.cut()
-            self._cut.append(self._peers.pop(inbound.descriptor)[0])
-
-
 @dataclass(slots=True)
 class Inbound:
     """What one connection has received, by the descriptor that libzmq uses for it.
@@ -149,6 +96,69 @@ def excess(peers: list[Inbound]) -> list[Inbound]:
         total -= rest[-1].level
         over.append(rest.pop())
     return over
+
+
+class InboundWatch:
+    """Looks after the open connections in a thread of its own, until it is closed.
+
+    The descriptors belong to libzmq: they are only queried and shut down, never read from or closed.
+
+    Args:
+        most_peers: open connections; beyond that, new ones are cut. libzmq would spin while the table of descriptors is
+            full.
+    """
+
+    def __init__(self, most_peers: int) -> None:
+        self._most_peers = most_peers
+        self._peers: dict[int, tuple[str, Inbound]] = {}
+        self._cut: list[tuple[str, str]] = []
+        self._is_closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="inbound-watch", daemon=True)
+        self._thread.start()
+
+    def add(self, descriptor: int, name: str) -> None:
+        """Watch an accepted connection."""
+        with self._changed:
+            self._peers[descriptor] = name, Inbound(descriptor)
+            self._changed.notify_all()
+
+    def remove(self, descriptor: int) -> None:
+        """Stop watching a closed connection."""
+        with self._changed:
+            self._peers.pop(descriptor, None)
+
+    def take_cut(self) -> list[tuple[str, str]]:
+        """The peers that were cut since the last call: name and reason."""
+        with self._changed:
+            cut, self._cut = self._cut, []
+            return cut
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._is_closed:
+                self._look()
+                self._changed.wait(LOOK_S if self._peers else None)
+
+    def _look(self) -> None:
+        peers = [inbound for _, inbound in self._peers.values()]
+        for inbound in peers:
+            inbound.update()
+        for inbound in excess(peers):
+            self._end(inbound, "it sent too much and was disconnected")
+        for inbound in [inbound for _, inbound in self._peers.values()][self._most_peers :]:
+            self._end(inbound, f"{self._most_peers} peers are connected, half the limit on open files (ulimit -n)")
+
+    def _end(self, inbound: Inbound, reason: str) -> None:
+        inbound.cut()
+        self._cut.append((self._peers.pop(inbound.descriptor)[0], reason))
 
 
 def _inode(descriptor: int) -> int:

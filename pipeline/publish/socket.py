@@ -6,6 +6,7 @@ an XPUB socket drops messages for a slow peer, and the `take_` functions return 
 
 import errno
 import os
+import resource
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -109,7 +110,7 @@ class PublishSocket:
         if config.curve:
             self._access.bind(ZAP_ENDPOINT)
         self._monitor = _open_monitor(context, self._data)
-        self._inbound = InboundWatch()
+        self._inbound = InboundWatch(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
     @property
     def keys_error(self) -> str | None:
@@ -153,8 +154,8 @@ class PublishSocket:
             number, value = event["event"], event["value"]
             self._count(number, value, is_open=last_event[value] == zmq.EVENT_ACCEPTED)
         self.peers.check()
-        for name in self._inbound.take_cut():
-            self.refusals.add(Refusal(name, "it sent too much and was disconnected"))
+        for name, reason in self._inbound.take_cut():
+            self.refusals.add(Refusal(name, reason))
         if self._keys is not None:
             self._answer(self._keys)
 

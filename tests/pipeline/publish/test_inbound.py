@@ -1,6 +1,7 @@
 """What a peer sends is bounded, whatever it sends: it is disconnected, and the other subscribers lose nothing."""
 
 import re
+import resource
 import socket
 import threading
 import time
@@ -160,3 +161,22 @@ def test_a_descriptor_that_is_another_connections_by_now_is_left_alone() -> None
     finally:
         for end in (other, first, second):
             end.close()
+
+
+def test_connections_do_not_fill_the_table_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libzmq would spin on a connection that it cannot accept. The earlier connections stay."""
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (20, 20))
+    with make_publisher() as publisher, Subscriber(publisher.endpoints[0]) as subscriber:
+        poll_until(publisher, "subscriptions_total", 2)
+        peers = [connect(publisher.endpoints[0]) for _ in range(15)]
+        poll_until(publisher, "disconnected_total", 6)
+        for _ in range(20):
+            publisher.poll()
+            time.sleep(0.01)
+        publish(publisher, "cam1", 0)
+        assert receive_features(subscriber).camera == "cam1"
+        assert publisher.statistics().peers == 10
+        (refusal,) = publisher.take_refusals()
+        assert refusal.reason == "10 peers are connected, half the limit on open files (ulimit -n)"
+        for peer in peers:
+            peer.close()
