@@ -1,5 +1,6 @@
 """The entry point: what must happen before all other imports, since a signal can arrive while these run."""
 
+import os
 import signal
 import sys
 
@@ -9,6 +10,8 @@ def main() -> None:
     if sys.argv[1:2] == ["run"]:
         # Until the service handles them they would end the process: blocked, they stay pending.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGUSR1})
+        for number in (signal.SIGINT, signal.SIGTERM):  # a clean stop: nothing needs closing yet
+            signal.signal(number, lambda number, frame: os._exit(0))
     from .cli.app import main as run_command_line
 
     run_command_line()

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from retinad.client.curve_keys import KeyFileError, load_keys
 from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.errors import PublishError, SourceError
-from retinad.pipeline.publish.endpoints import check_endpoints, ipc_path
+from retinad.pipeline.publish.endpoints import check_endpoints, ipc_path, is_same_socket
 from retinad.pipeline.sources.crop import crop_fault
 from retinad.pipeline.sources.redact import mask, secrets_of
 from retinad.pipeline.sources.registry import parse_source
@@ -209,8 +209,12 @@ def _check_endpoints(publish: PublishConfig, runtime: Path) -> Iterator[KeyFault
         reason = _endpoint_fault(endpoint, publish) or _socket_fault(endpoint, runtime)
         if reason is not None:
             yield KeyFault(path, reason)
-        if endpoint in publish.endpoints[:number]:
-            yield KeyFault(path, "this endpoint is listed twice")
+            continue
+        for other in publish.endpoints[:number]:
+            if endpoint == other:
+                yield KeyFault(path, "this endpoint is listed twice")
+            elif _endpoint_fault(other, publish) is None and is_same_socket(endpoint, other):
+                yield KeyFault(path, f"{endpoint} and {other} are the same socket, or one covers the other: keep one")
 
 
 def _endpoint_fault(endpoint: str, publish: PublishConfig) -> str | None:

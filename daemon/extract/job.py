@@ -24,6 +24,7 @@ from ..config.directories import writing_problem
 from ..config.keys import error_text
 from ..errors import only_error
 from ..exit_codes import ExitCode, JobError
+from ..service.signals import EchoFilter
 from .index import Index, Resume
 from .names import image_names
 from .output import OutputFolder, find_index
@@ -63,6 +64,7 @@ class _Interrupt:
         self.stopped = False
         self._stop: Callable[[], None] = lambda: None
         self._reporter = reporter
+        self._echoes = EchoFilter()
 
     def stop_with(self, stop: Callable[[], None]) -> None:
         """Set the function that stops the job from now on. It is called at once if a signal has already arrived."""
@@ -73,6 +75,8 @@ class _Interrupt:
     async def receive(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for number in signals:
+                if self._echoes.is_echo(number):
+                    continue
                 if self.stopped:
                     os._exit(128 + number)
                 self._reporter.say("stopping after this step")

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
@@ -13,7 +14,31 @@ from ..logs.setup import flush_log
 _BLOCKED = (signal.SIGHUP, signal.SIGUSR1)
 """Blocked by `__main__` until somebody listens for them, and again afterwards: by default they end the process."""
 
+ECHO_S = 0.1
+"""The same signal within this time is one: Ctrl-C and `timeout` signal a whole process group, and make or a shell
+passes its own on."""
+
 _log = structlog.get_logger("retinad")
+
+
+class EchoFilter:
+    """Tells a signal from its echo.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last_at: dict[int, float] = {}
+
+    def is_echo(self, number: int) -> bool:
+        """Whether the same signal came within `ECHO_S` before."""
+        now, before = self._clock(), self._last_at.get(number, float("-inf"))
+        if now - before < ECHO_S:
+            return True
+        self._last_at[number] = now
+        return False
 
 
 class Request:
@@ -45,7 +70,7 @@ class Signals:
     """Receives SIGTERM, SIGINT, SIGHUP and SIGUSR1 on the event loop.
 
     Attributes:
-        stop: SIGTERM or SIGINT. A second one ends the process at once.
+        stop: SIGTERM or SIGINT. A second one ends the process at once, unless it is the echo of the first.
         reload: SIGHUP.
         renewal: SIGUSR1: all streams begin new epochs.
     """
@@ -54,6 +79,7 @@ class Signals:
         self.stop = Request()
         self.reload = Request()
         self.renewal = Request()
+        self._echoes = EchoFilter()
 
     async def receive(self) -> None:
         """Handle signals until cancelled."""
@@ -61,7 +87,9 @@ class Signals:
         with receiver as signals, _unblocked(*_BLOCKED):
             async for number in signals:
                 if number == signal.SIGHUP:
-                    self.reload.ask()
+                    self.reload.ask()  # an echo may come after a change of the config: it counts
+                elif self._echoes.is_echo(number):
+                    continue
                 elif number == signal.SIGUSR1:
                     self.renewal.ask()
                 elif self.stop.is_pending:

@@ -29,25 +29,30 @@ class Notifier:
         environment.pop("WATCHDOG_PID", None)
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = _open_socket() if address.startswith(("/", "@")) else None
+        self._owes_ready = False
 
     def ready(self) -> None:
-        """The service is up, or has finished reloading."""
-        self._send("READY=1")
+        """The service is up, or has finished reloading. Repeated with later notifications until it was taken."""
+        self._owes_ready = not self._send("READY=1")
 
     def reloading(self) -> None:
         """The service is reloading its config; `ready()` must follow, even if the new config is rejected."""
+        self._owes_ready = False
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:
         """The service is shutting down."""
+        self._owes_ready = False
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
         """Show one line in `systemctl status`. It must not hold secrets."""
+        self._repeat_ready()
         self._send(f"STATUS={' '.join(text.split())}")
 
     def watchdog(self) -> None:
         """The service is alive."""
+        self._repeat_ready()
         self._send("WATCHDOG=1")
 
     def extend_timeout(self, seconds: float) -> None:
@@ -66,15 +71,20 @@ class Notifier:
             self._socket.close()
             self._socket = None
 
-    def _send(self, text: str) -> None:
+    def _repeat_ready(self) -> None:
+        if self._owes_ready:
+            self.ready()
+
+    def _send(self, text: str) -> bool:
+        """Send a notification. Returns False if the manager is gone or its queue is full; the service works without."""
         if self._socket is None:
-            return
+            return True
         try:
             # By address each time: a manager that restarts may recreate its socket.
             self._socket.sendto(text.encode(errors="replace"), self._address)
         except OSError:
-            # The manager is gone or its queue is full. The next message follows soon, and the service works without.
-            return
+            return False
+        return True
 
 
 def _open_socket() -> socket.socket:

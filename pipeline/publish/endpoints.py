@@ -57,6 +57,30 @@ def ipc_path(endpoint: str) -> str | None:
     return rest
 
 
+def is_same_socket(one: str, other: str) -> bool:
+    """Whether two valid endpoints, however they are spelt, cannot both be bound: one is the other, or covers it."""
+    paths = ipc_path(one), ipc_path(other)
+    if None not in paths:
+        first, second = (path if path.startswith("@") else os.path.realpath(path) for path in paths if path)
+        return first == second
+    if paths != (None, None):
+        return False
+    (host, port), (other_host, other_port) = _address(one), _address(other)
+    if port != other_port or port in ("0", "*"):
+        return False
+    hosts = {host, other_host}
+    is_covered = "::" in hosts or ("0.0.0.0" in hosts and not any(":" in name for name in hosts))
+    return host == other_host or is_covered
+
+
+def _address(endpoint: str) -> tuple[str, str]:
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    host = {"localhost": "127.0.0.1", "lo": "127.0.0.1", "*": "0.0.0.0"}.get(host.strip("[]"), host.strip("[]"))
+    with suppress(ValueError):
+        host = str(ipaddress.ip_address(host))
+    return host, str(int(port)) if port.isascii() and port.isdigit() else port
+
+
 def is_ipv6(endpoint: str) -> bool:
     """Whether a `tcp://` endpoint has an IPv6 address."""
     return endpoint.startswith("tcp://[")

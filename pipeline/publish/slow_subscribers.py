@@ -37,9 +37,12 @@ class Peers:
         self._peers: dict[int, _Peer] = {}
         self._slow: dict[str, None] = {}
 
-    def add(self, descriptor: int, *, is_open: bool = True) -> None:
-        """Watch an accepted connection. If it is no longer open, its descriptor may be another's: it has no name."""
-        self._peers[descriptor] = _Peer(_name(descriptor) if is_open else UNKNOWN)
+    def add(self, descriptor: int, *, is_open: bool = True) -> str:
+        """Watch an accepted connection, and return its name. One that is no longer open has none: its descriptor may be
+        another's by now.
+        """
+        peer = self._peers[descriptor] = _Peer(_name(descriptor) if is_open else UNKNOWN)
+        return peer.name
 
     def remove(self, descriptor: int) -> str:
         """Stop watching a closed connection. Returns its name."""
@@ -65,6 +68,11 @@ class Peers:
         slow = tuple(self._slow)
         self._slow.clear()
         return slow
+
+
+def host_of(name: str) -> str:
+    """The name of a peer without its port."""
+    return name.rpartition(":")[0] or name
 
 
 def _name(descriptor: int) -> str:

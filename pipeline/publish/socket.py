@@ -6,10 +6,12 @@ an XPUB socket drops messages for a slow peer, and the `take_` functions return 
 
 import errno
 import os
+import resource
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -21,8 +23,9 @@ from ..config import CurveConfig, PublishConfig
 from ..errors import PublishError
 from .authorized_keys import AuthorizedKeys
 from .endpoints import ipc_path, is_ipv6
+from .inbound import InboundWatch
 from .refusals import KEY_START, UNKNOWN, Refusal, Refusals
-from .slow_subscribers import Peers
+from .slow_subscribers import Peers, host_of
 from .zap import ZAP_ENDPOINT, ZapRequest, zap_reply
 
 LINGER_MS = 500
@@ -42,10 +45,12 @@ _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROT
 _KEYS_S = 1.0
 """Without a handshake, the authorized keys are looked at this often, so that the log soon names what is wrong."""
 
-_REASONS: Mapping[int, str] = {
-    zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "one side uses CURVE keys, the other does not",
-    zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "its messages do not fit the service's key: it has another server key",
-}
+_REASONS: Mapping[int, str] = MappingProxyType(
+    {
+        zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "one side uses CURVE keys, the other does not",
+        zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "its messages do not fit the service's key: it has another server key",
+    }
+)
 """Failed handshakes that are refusals. The others are port scans, health checks and broken connections."""
 
 _Socket = zmq.Socket[bytes]
@@ -106,6 +111,7 @@ class PublishSocket:
         if config.curve:
             self._access.bind(ZAP_ENDPOINT)
         self._monitor = _open_monitor(context, self._data)
+        self._inbound = InboundWatch(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
     @property
     def keys_error(self) -> str | None:
@@ -150,11 +156,14 @@ class PublishSocket:
             number, value = event["event"], event["value"]
             self._count(number, value, is_open=last_event[value] == zmq.EVENT_ACCEPTED)
         self.peers.check()
+        for name, reason in self._inbound.take_cut():
+            self.refusals.add(Refusal(name, reason))
         if self._keys is not None:
             self._answer(self._keys)
 
     def close(self) -> None:
         """Close all sockets; the context still sends the data socket's last messages. Idempotent."""
+        self._inbound.close()
         if not self._data.closed:
             self._data.monitor(None, 0)  # first: libzmq's own thread would block on a monitor that nobody reads
         for socket in (self._monitor, self._access, self._data):
@@ -163,13 +172,16 @@ class PublishSocket:
     def _count(self, event: int, value: int, *, is_open: bool) -> None:
         # The value is a descriptor, or the reason of a failure. One that was closed meanwhile may be another's by now.
         if event == zmq.EVENT_ACCEPTED:
-            self.peers.add(value, is_open=is_open)
+            name = self.peers.add(value, is_open=is_open)
+            if is_open:
+                self._inbound.add(value, host_of(name))
         elif event & _FAILED:
             self._failure = _REASONS.get(value)
         elif event == zmq.EVENT_DISCONNECTED:
+            self._inbound.remove(value)
             name = self.peers.remove(value)
             if self._failure is not None:  # libzmq's thread reports a failure and its end in a row
-                self.refusals.add(Refusal(name.rpartition(":")[0] or name, self._failure))
+                self.refusals.add(Refusal(host_of(name), self._failure))
                 self._failure = None
         self.accepted += event == zmq.EVENT_ACCEPTED
         self.disconnected += event == zmq.EVENT_DISCONNECTED

@@ -18,7 +18,10 @@ _PROPERTY = re.compile(r"[\w-]*(?:pw|pass\w*|key|token|secret)\s*=\s*(?:\"([^\"]
 """Of an element of a GStreamer pipeline, such as `user-pw=...`."""
 PLACEHOLDER = "USER:PASSWORD@HOST/PATH"
 """An address to fill in, as errors show it."""
-_USERINFO = re.compile(rf"(\w[\w+.-]*://)(?!{PLACEHOLDER}(?![^\s\"'<>]))[^\s\"'<>]*@")
+_ABSTRACT_SOCKET = r"ipc://@[^\s\"'<>@]*(?:[\s\"'<>]|$)"
+_USERINFO = re.compile(
+    rf"(\b(?!{_ABSTRACT_SOCKET})\w[\w+.-]*://)(?!{PLACEHOLDER}(?![^\s\"'<>]))[^\s\"'<>]*@"
+)
 _SEPARATOR = re.compile(r"[@:/?#\[\]]")
 _IPV6 = r"\[[0-9A-Fa-f:.]+(?:%\w+)?\]"
 _CLEARLY_HOST = re.compile(rf"(?:{_IPV6}|localhost|[^@:\[\]]+\.[^@:\[\]]+)(?::\d*)?")

@@ -432,6 +432,17 @@ def test_run_refuses_a_runtime_folder_that_is_a_file(config: Path, folders: dict
     assert "is not a folder" in str(log_of(result)[-1]["event"])
 
 
+def test_check_finds_one_endpoint_that_is_spelt_in_two_ways(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Binding would fail, and blame another process."""
+    config.write_text(f'{CAMERA}[publish]\nendpoints = ["tcp://127.0.0.1:5555", "tcp://localhost:5555"]\n')
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    error = capsys.readouterr().err
+    assert "tcp://localhost:5555 and tcp://127.0.0.1:5555 are the same socket" in error
+    config.write_text(f'{CAMERA}[publish]\nendpoints = ["ipc://@one", "ipc://@one"]\n')
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    assert "this endpoint is listed twice" in capsys.readouterr().err
+
+
 @needs_root
 @pytest.mark.parametrize("place", ["run", "state", "cache"])
 def test_run_takes_no_folder_of_another_user(place: str, config: Path, folders: dict[str, str], tmp_path: Path) -> None:

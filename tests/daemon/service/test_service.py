@@ -185,6 +185,25 @@ def test_a_stop_while_libraries_load_is_clean_and_quick(tmp_path: Path, number: 
         assert (code, took_s < scaled(3.0)) == (0, True)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_before_any_import_is_clean(tmp_path: Path, number: signal.Signals) -> None:
+    with running(write_config(tmp_path, camera("a", "synthetic:"))) as service:
+        status, deadline = Path(f"/proc/{service.process.pid}/status"), time.monotonic() + scaled(5)
+        while not _is_caught(status.read_text(), number):
+            assert time.monotonic() < deadline, f"{number.name} is never caught"
+        libraries = Path(f"/proc/{service.process.pid}/maps").read_text()
+        code, took_s = service.stop(number)
+        assert (code, took_s < scaled(3.0), service.log.read_text()) == (0, True, "")
+        assert not any(name in libraries for name in ("pydantic", "numpy", "zmq", "torch"))
+
+
+def _is_caught(status: str, number: signal.Signals) -> bool:
+    # Python itself catches SIGINT from its start, so SIGTERM shows that the handlers are set.
+    found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    wanted = 1 << (signal.SIGTERM - 1) | 1 << (number - 1)
+    return found is not None and int(found[1], 16) & wanted == wanted
+
+
 def test_a_reload_requested_before_any_import_happens_once_the_service_is_up(tmp_path: Path) -> None:
     """By default SIGHUP ends the process, which systemd takes for a clean exit."""
     with running(write_config(tmp_path, camera("a", "synthetic:"))) as service:

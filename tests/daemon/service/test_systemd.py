@@ -122,3 +122,24 @@ def test_children_do_not_inherit_the_connection_to_the_manager(manager: tuple[st
     )
     assert output.stdout.splitlines() == ["None None", "[0, 1, 2, 3]"]  # 3 is the listing's own
     assert received.recv(100) == b"READY=1"
+
+
+def test_ready_is_repeated_until_it_was_taken(manager: tuple[str, socket.socket]) -> None:
+    """A manager whose queue is full would otherwise end a healthy service after TimeoutStartSec."""
+    address, received = manager
+    with Notifier({"NOTIFY_SOCKET": address}) as notifier, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                other.sendto(b"full", address.replace("@", "\0", 1) if address.startswith("@") else address)
+        notifier.ready()
+        notifier.status("still full")
+        received.setblocking(False)
+        taken = []
+        with suppress(BlockingIOError):
+            while True:
+                taken.append(received.recv(4096))
+        assert set(taken) == {b"full"}
+        for _ in range(2):
+            notifier.watchdog()
+        assert [received.recv(4096) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]

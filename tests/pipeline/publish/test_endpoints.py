@@ -11,7 +11,7 @@ from retinad.client import Subscriber
 from retinad.client.wire import HelloHeader, ModelHeader
 from retinad.pipeline.config import CurveConfig, PublishConfig
 from retinad.pipeline.errors import AccessError, PublishError
-from retinad.pipeline.publish.endpoints import check_endpoints
+from retinad.pipeline.publish.endpoints import check_endpoints, is_same_socket
 from retinad.pipeline.publish.publisher import Publisher
 
 from .rig import TCP, make_publisher, poll_until, publish, receive_features
@@ -159,3 +159,44 @@ def test_a_socket_in_a_folder_that_everyone_can_empty_is_refused(tmp_path: Path)
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match=r"none/s\.lock: No such file or directory"):
         make_publisher(f"ipc://{tmp_path}/none/s").open()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("tcp://127.0.0.1:5555", "tcp://127.0.0.1:05555"),
+        ("tcp://127.0.0.1:5555", "tcp://localhost:5555"),
+        ("tcp://lo:5555", "tcp://127.0.0.1:5555"),
+        ("tcp://[::1]:5555", "tcp://[0:0:0:0:0:0:0:1]:5555"),
+        ("tcp://*:5555", "tcp://0.0.0.0:5555"),
+        ("tcp://*:5555", "tcp://127.0.0.1:5555"),
+        ("tcp://[::]:5555", "tcp://[::1]:5555"),
+        ("ipc:///run/x/s", "ipc:///run//x/./s"),
+        ("ipc:///run/x/s", "ipc:///run/y/../x/s"),
+        ("ipc://@name", "ipc://@name"),
+    ],
+)
+def test_one_socket_spelt_in_two_ways_is_recognized(one: str, other: str) -> None:
+    assert is_same_socket(one, other)
+    assert is_same_socket(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("tcp://127.0.0.1:5555", "tcp://127.0.0.1:5556"),
+        ("tcp://127.0.0.1:5555", "tcp://127.0.0.2:5555"),
+        ("tcp://127.0.0.1:5555", "tcp://[::1]:5555"),
+        ("tcp://127.0.0.1:0", "tcp://127.0.0.1:0"),
+        ("ipc:///run/x/s", "ipc:///run/x/t"),
+        ("ipc://@name", "ipc://name"),
+        ("ipc:///run/5555", "tcp://127.0.0.1:5555"),
+    ],
+)
+def test_different_sockets_are_different(one: str, other: str) -> None:
+    assert not is_same_socket(one, other)
+
+
+def test_a_socket_behind_a_link_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert is_same_socket(f"ipc://{tmp_path}/s", f"ipc://{tmp_path}/link/s")

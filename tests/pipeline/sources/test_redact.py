@@ -93,3 +93,14 @@ def test_an_address_to_fill_in_is_shown() -> None:
     assert mask(text, "rtsp://h/x") == text
     for secret in ("rtsp://USER:PASSWORD@HOST/PATH@h", "rtsp://USER:PASSWORD@h/x", "http://USER:PASSWORD@HOST/PATHS"):
         assert "PASSWORD" not in mask(secret, "rtsp://h/x")
+
+
+@pytest.mark.parametrize("text", ["ipc://@name", "at ipc://@name: in use", "['ipc://@name', 'tcp://127.0.0.1:1']"])
+def test_an_abstract_socket_is_no_password(text: str) -> None:
+    assert redact_url(text) == text
+    assert mask(text, "ipc://@name") == text
+
+
+@pytest.mark.parametrize("url", ["rtsp://@s3cret@h/x", "ipc://@s3cret@h", "ipc://u:s3cret@h", "rtsp://:s3cret@h"])
+def test_what_may_be_a_password_is_masked_beside_abstract_sockets(url: str) -> None:
+    assert SECRET not in redact_url(f"ipc://@name {url}")

@@ -1,0 +1,203 @@
+"""Bounds what a peer may send: libzmq limits the size of a part and of nothing else.
+
+A message of small parts that never ends fills the memory of libzmq, which delivers whole messages only, and every
+subscription stays in memory while its connection is open. So the kernel is asked how much each connection has received,
+and one that has sent too much is cut, which frees what it sent. That takes a thread of its own: libzmq processes
+subscriptions on the thread that uses the socket, which a flood of them would keep busy.
+"""
+
+import fcntl
+import os
+import socket
+import stat
+import struct
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+PEER_BYTES = 1 << 20
+"""Bytes that one peer may send: 12,000 subscriptions, three for each of 4,000 cameras. libzmq needs up to 50 times as
+much memory for them."""
+ALL_BYTES = 8 << 20
+"""Bytes that all open connections together may have sent; beyond that the largest sender is cut."""
+LOOK_S = 0.05
+FLOOD_BYTES = 4096
+FLOOD_S = 0.2
+"""A peer on an ipc endpoint for which this much is waiting at every look during this time sends without pause. libzmq
+reads a megabyte in 10 ms."""
+FORGIVEN_BYTES_S = 32
+"""Bytes that are forgiven per second: a peer may ping, or change its subscriptions now and then."""
+
+_BYTES_RECEIVED = struct.Struct("=Q")
+_BYTES_RECEIVED_AT = 128
+"""Place of `tcpi_bytes_received` in the kernel's `struct tcp_info`, since Linux 4.1."""
+
+
+@dataclass(slots=True)
+class Inbound:
+    """What one connection has received, by the descriptor that libzmq uses for it.
+
+    Attributes:
+        level: bytes received, less those that are forgiven.
+    """
+
+    descriptor: int
+    level: float = 0.0
+    _inode: int = field(init=False)
+    _is_tcp: bool = field(init=False)
+    _received: int = 0
+    _looked_at_s: float = field(default_factory=lambda: time.monotonic())
+    _quiet_at_s: float = field(default_factory=lambda: time.monotonic())
+
+    def __post_init__(self) -> None:
+        self._inode = _inode(self.descriptor)
+        self._is_tcp = _is_tcp(self.descriptor)
+
+    def update(self) -> None:
+        """Ask the kernel how much has come in."""
+        now_s = time.monotonic()
+        self.level = max(0.0, self.level - FORGIVEN_BYTES_S * (now_s - self._looked_at_s)) + self._new_bytes(now_s)
+        self._looked_at_s = now_s
+
+    def cut(self) -> None:
+        """Shut the connection down; libzmq then closes it. Nothing happens if the descriptor is another's by now."""
+        if self._inode != _inode(self.descriptor):
+            return
+        with suppress(OSError), _borrowed(self.descriptor) as connection:  # it may just have ended
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, at once
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _new_bytes(self, now_s: float) -> float:
+        total = _received_bytes(self.descriptor) if self._is_tcp else None
+        if total is None:
+            return self._waiting_bytes(now_s)
+        new = max(0, total - self._received)
+        self._received = total
+        return new
+
+    def _waiting_bytes(self, now_s: float) -> float:
+        # The kernel does not count what a Unix socket receives. What is waiting was not counted before, since libzmq
+        # reads at once; it is a small part of what a flood brings.
+        waiting = _waiting_bytes(self.descriptor)
+        if waiting < FLOOD_BYTES:
+            self._quiet_at_s = now_s
+        return waiting if now_s - self._quiet_at_s < FLOOD_S else max(waiting, PEER_BYTES + 1)
+
+
+def excess(peers: list[Inbound]) -> list[Inbound]:
+    """The connections to cut: those above their own limit, and the largest while all together are above theirs."""
+    over = [peer for peer in peers if peer.level > PEER_BYTES]
+    rest = sorted((peer for peer in peers if peer.level <= PEER_BYTES), key=lambda peer: peer.level)
+    total = sum(peer.level for peer in rest)
+    while total > ALL_BYTES:
+        total -= rest[-1].level
+        over.append(rest.pop())
+    return over
+
+
+class InboundWatch:
+    """Looks after the open connections in a thread of its own, until it is closed.
+
+    The descriptors belong to libzmq: they are only queried and shut down, never read from or closed.
+
+    Args:
+        most_peers: open connections; beyond that, new ones are cut. libzmq would spin while the table of descriptors is
+            full.
+    """
+
+    def __init__(self, most_peers: int) -> None:
+        self._most_peers = most_peers
+        self._peers: dict[int, tuple[str, Inbound]] = {}
+        self._cut: list[tuple[str, str]] = []
+        self._is_closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="inbound-watch", daemon=True)
+        self._thread.start()
+
+    def add(self, descriptor: int, name: str) -> None:
+        """Watch an accepted connection."""
+        with self._changed:
+            self._peers[descriptor] = name, Inbound(descriptor)
+            self._changed.notify_all()
+
+    def remove(self, descriptor: int) -> None:
+        """Stop watching a closed connection."""
+        with self._changed:
+            self._peers.pop(descriptor, None)
+
+    def take_cut(self) -> list[tuple[str, str]]:
+        """The peers that were cut since the last call: name and reason."""
+        with self._changed:
+            cut, self._cut = self._cut, []
+            return cut
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._is_closed:
+                self._look()
+                self._changed.wait(LOOK_S if self._peers else None)
+
+    def _look(self) -> None:
+        peers = [inbound for _, inbound in self._peers.values()]
+        for inbound in peers:
+            inbound.update()
+        for inbound in excess(peers):
+            self._end(inbound, "it sent too much and was disconnected")
+        for inbound in [inbound for _, inbound in self._peers.values()][self._most_peers :]:
+            self._end(inbound, f"{self._most_peers} peers are connected, half the limit on open files (ulimit -n)")
+
+    def _end(self, inbound: Inbound, reason: str) -> None:
+        inbound.cut()
+        self._cut.append((self._peers.pop(inbound.descriptor)[0], reason))
+
+
+def _inode(descriptor: int) -> int:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return -1
+    return found.st_ino if stat.S_ISSOCK(found.st_mode) else -1
+
+
+def _is_tcp(descriptor: int) -> bool:
+    return _received_bytes(descriptor) is not None
+
+
+@contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    # Raises OSError if it is closed, or no socket, by now. The family matters for addresses only.
+    borrowed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptor)
+    try:
+        yield borrowed
+    finally:
+        borrowed.detach()
+
+
+def _received_bytes(descriptor: int) -> int | None:
+    try:
+        with _borrowed(descriptor) as connection:
+            size = _BYTES_RECEIVED_AT + _BYTES_RECEIVED.size
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+    except OSError:
+        return None
+    if len(info) < _BYTES_RECEIVED_AT + _BYTES_RECEIVED.size:
+        return None
+    return int(_BYTES_RECEIVED.unpack_from(info, _BYTES_RECEIVED_AT)[0])
+
+
+def _waiting_bytes(descriptor: int) -> int:
+    try:
+        raw = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+    except OSError:
+        return 0
+    return int.from_bytes(raw, "little")
