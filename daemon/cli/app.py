@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from ..exit_codes import ExitCode
+from .keygen import keygen
 from .schema import schema
 from .state import CommandState
 from .subscribe import subscribe
@@ -30,10 +31,10 @@ if sys.version_info >= (3, 11):
     from .extract import extract
     from .run import run
 
-    COMMANDS = (run, check, cameras, config, subscribe, extract, convert, bench, schema, version)
+    COMMANDS = (run, check, cameras, config, subscribe, keygen, extract, convert, bench, schema, version)
     """All commands, in the order of the help."""
 else:
-    COMMANDS = (subscribe, schema, version)
+    COMMANDS = (subscribe, keygen, schema, version)
 
 SERVER_COMMANDS = frozenset({"run", "check", "cameras", "config", "extract", "convert", "bench"})
 """Commands that need Python 3.11; a subscriber's run on 3.10 too."""

@@ -64,9 +64,14 @@ def load_job(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "
 
 def keep_kernels_of(context: typer.Context) -> None:
     """Keep the compiled kernels of a command where the service keeps them; problems go to standard error."""
+    from ..config.directories import DirectoryError
     from ..kernel_cache import keep_kernels
 
-    cache = keep_kernels(state_of(context).stack)
+    try:
+        cache = keep_kernels(state_of(context).stack)
+    except DirectoryError as error:
+        typer.echo(f"retinad: {error}", err=True)
+        raise typer.Exit(error.code) from error
     if cache.problem is not None:
         typer.echo(f"retinad: compiled kernels are not kept: {cache.problem}", err=True)
     if cache.removed:
@@ -76,7 +81,7 @@ def keep_kernels_of(context: typer.Context) -> None:
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """Report errors of a config, a model or a device, which a person can do something about, and end the command."""
-    from retinad.pipeline.errors import DeviceError, ModelError
+    from retinad.pipeline.errors import DeviceError, ModelError, SettingError
 
     from ..config.load import ConfigError
 
@@ -84,6 +89,9 @@ def reported_errors() -> Iterator[None]:
         yield
     except ConfigError as error:
         typer.echo(str(error), err=True)
+        raise typer.Exit(ExitCode.CONFIG) from error
+    except SettingError as error:
+        typer.echo(f"retinad: {error}", err=True)
         raise typer.Exit(ExitCode.CONFIG) from error
     except DeviceError as error:
         typer.echo(f"retinad: the device failed: {error}", err=True)

@@ -231,11 +231,20 @@ def _status_words(record: StatusRecord) -> list[str]:
         record.state,
         *([record.reason] if record.reason else []),
         *([f"next try in {record.next_try_s:.1f} s"] if record.next_try_s is not None else []),
-        *([f"{record.fps:.1f} frames/s"] if record.fps is not None else []),
+        *_rate_words(record),
         f"published {record.published_total}",
         f"dropped {record.dropped_total}",
         f"failed {record.failed_total}",
     ]
+
+
+def _rate_words(record: StatusRecord) -> list[str]:
+    if record.fps is None:
+        return []
+    words = [f"{record.fps:.1f} frames/s"]
+    if record.published_fps is not None:
+        words = [f"source {words[0]}", f"published {record.published_fps:.1f} frames/s"]
+    return [*words, *([record.overload] if record.overload else [])]
 
 
 def _gap_word(gap: Gap) -> str:

@@ -2,17 +2,27 @@
 
 import errno
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from retinad.pipeline.files.lock import HeldError, take_lock
+from retinad.pipeline.files.ownership import NotOursError, check_folder, check_way
+
+from ..exit_codes import ExitCode
 
 
 class DirectoryError(Exception):
-    """A folder of the service cannot be used. The message says which, and why."""
+    """A folder of the service cannot be used. The message says which, and why.
+
+    Attributes:
+        code: the exit code of the process.
+    """
+
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class UnwritableError(DirectoryError):
@@ -55,28 +65,32 @@ def find_directories(environment: Mapping[str, str]) -> Directories:
 
 
 def make_private(directory: Path) -> None:
-    """Create a folder that only this user can enter, and its parents; an existing one must belong to this user.
+    """Create a folder that only this user can enter, and its parents; an existing one must be this user's own.
 
     The check matters in `/tmp`, where anyone may have created a folder or a link of this name first.
 
     Raises:
         UnwritableError: it cannot be created or written to.
-        DirectoryError: it belongs to another user, or is not a folder.
+        DirectoryError: it is not a folder, belongs to another user, or others can replace it.
     """
     try:
-        directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            directory.mkdir(mode=0o700)
-        found = directory.lstat()
+        _make_folders(directory)
+        check_folder(directory)
+    except NotOursError as error:
+        raise DirectoryError(ExitCode.NO_PERMISSION, str(error)) from error
     except OSError as error:
         raise _failure(f"the folder {directory} cannot be created", error) from error
-    # With DynamicUser systemd creates a link, owned by root, to the folder itself.
-    if not stat.S_ISDIR(found.st_mode) and not (stat.S_ISLNK(found.st_mode) and found.st_uid == 0):
-        raise DirectoryError(f"{directory} is not a folder")
-    if found.st_uid not in (0, os.getuid()):
-        raise DirectoryError(f"the folder {directory} belongs to another user (uid {found.st_uid})")
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise UnwritableError(f"the folder {directory} cannot be written to")
+        raise UnwritableError(ExitCode.CANNOT_CREATE, f"the folder {directory} cannot be written to")
+
+
+def _make_folders(directory: Path) -> None:
+    check_way(directory)
+    for folder in reversed(directory.parents):
+        if not folder.exists():
+            folder.mkdir(mode=0o755)  # not by `parents=True`, which leaves the mode to the umask alone
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
 
 
 @contextmanager
@@ -94,7 +108,10 @@ def held(directory: Path) -> Iterator[None]:
         descriptor = take_lock(directory.with_name(f"{directory.name}.lock"))
     except HeldError as error:
         advice = "a second service needs its own state_dir, or keep_state = false"
-        raise DirectoryError(f"the folder {directory} is in use: {error} saves its streams there; {advice}") from error
+        reason = f"the folder {directory} is in use: {error} saves its streams there; {advice}"
+        raise DirectoryError(ExitCode.UNAVAILABLE, reason) from error
+    except NotOursError as error:
+        raise DirectoryError(ExitCode.NO_PERMISSION, f"the folder {directory} cannot be locked: {error}") from error
     except OSError as error:
         raise _failure(f"the folder {directory} cannot be locked", error) from error
     try:
@@ -125,7 +142,8 @@ def writing_problem(directory: Path) -> str | None:
 
 def _failure(message: str, error: OSError) -> DirectoryError:
     kind = UnwritableError if error.errno in _UNWRITABLE else DirectoryError
-    return kind(f"{message}: {error.strerror}")
+    # An error without a number is the project's own, and complete.
+    return kind(ExitCode.CANNOT_CREATE, f"{message}: {error.strerror}" if error.strerror else str(error))
 
 
 def _first(environment: Mapping[str, str], name: str) -> Path | None:

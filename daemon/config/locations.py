@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from .keys import KeyPath
 
 _MOST_PARTS = 100
-"""The most parts of a dotted key. tomllib takes memory quadratic in their number: 258 MiB for 8000."""
+"""Maximum number of parts in a dotted key. tomllib's use of memory is quadratic in this number: 258 MiB for 8000."""
 
 _SPACE = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
@@ -44,7 +44,7 @@ class KeyPlaces:
     """Line up to which the text was scanned without an open string, list or table."""
 
     def find(self, path: KeyPath) -> KeyPlace | None:
-        """The place of a key; if the text does not have it, of the innermost table around it."""
+        """The place of a key. If the text lacks the key: the place of the innermost table around it."""
         for length in range(len(path), 0, -1):
             if place := self.first.get(path[:length]):
                 return place
@@ -96,7 +96,7 @@ def _items(part: object) -> Iterable[object]:
 
 
 class _OddityError(Exception):
-    """The text is not TOML from here on."""
+    """The text is not TOML from the current position on."""
 
 
 class _LongKeyError(_OddityError):

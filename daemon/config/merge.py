@@ -1,8 +1,8 @@
-"""Step 2 of loading a config, merge: puts environment variables and command-line options over the file's values.
+"""Step 2 of loading a config, merge: environment variables and command-line options override the file's values.
 
 A variable is `RETINAD_<TABLE>__<KEY>`. A `RETINAD_` variable that names no key is a problem, since a misspelt override
 would otherwise be ignored silently. The environment is an argument: only `load.py`, `job.py`, `kernel_cache.py` and
-`systemd.py` read the process's own.
+`systemd.py` read the process's own environment.
 """
 
 import copy
@@ -31,9 +31,9 @@ class Override:
 
     Attributes:
         name: the option, such as `--preset`.
-        table: table of the key.
-        key: the key.
-        value: its value, in the type that the file would have.
+        table: name of the key's table.
+        key: name of the key.
+        value: the key's value, in the type that it would have in the file.
     """
 
     name: str
@@ -65,13 +65,13 @@ def merge(
     options: Iterable[Override] = (),
     only: Collection[str] | None = None,
 ) -> Merged:
-    """Put the environment over the file, and the options over both.
+    """Override the file's values with the environment, and both with the options.
 
     Args:
         data: the file's tables; not changed.
         environment: variables; those without the prefix are ignored.
-        options: what the command line sets.
-        only: tables to take; the others, and variables of theirs, are ignored. None for all.
+        options: the keys that the command line sets.
+        only: tables to use; the other tables and their variables are ignored. None uses all tables.
     """
     if only is not None:
         data = {name: table for name, table in data.items() if name in only}
@@ -139,7 +139,7 @@ def _renamed_variable(name: str) -> str | None:
     if renamed is None:
         return None
     first, *others = renamed.upper().split(".")
-    if table == "CAMERA" and first != "CAMERA":  # of `[stream]`, whose keys a camera's `stream` has too
+    if table == "CAMERA" and first != "CAMERA":  # a key of `[stream]`, which a camera's `stream` has too
         first, others = "CAMERA", [first, *others]
     return PREFIX + "__".join([first, *camera, *others])
 
@@ -159,7 +159,7 @@ def _variables_of(model: type[BaseModel], prefix: str, path: KeyPath) -> Iterato
 
 
 def _put(data: Any, path: KeyPath, value: object) -> None:
-    # Where the file has something else than a table, nothing is set: the validate step refuses it.
+    # Where the file has something other than a table, nothing is set: the validate step reports that.
     for part in path[:-1]:
         data = data[part] if isinstance(part, int) else data.setdefault(part, {})
         if not isinstance(data, dict | list):
@@ -169,7 +169,8 @@ def _put(data: Any, path: KeyPath, value: object) -> None:
 
 
 def _parse(text: str, annotation: object) -> object:
-    # Text for a key that takes free text; TOML for any other key, or text if it is not TOML, such as a choice.
+    # A key that takes free text gets the text. Any other key gets the text parsed as TOML, or the text itself if it is
+    # not TOML, such as a choice.
     if _takes_text(annotation) or "\n" in text:
         return text
     try:

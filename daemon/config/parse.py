@@ -1,4 +1,4 @@
-"""Step 1 of loading a config, parse: from the file's bytes to tables as plain data, with the place of each key."""
+"""Step 1 of loading a config, parse: turns the file's bytes into tables of plain data, and locates each key."""
 
 import re
 import tomllib
@@ -16,7 +16,8 @@ from .locations import KeyPlaces, has_long_key, is_deeper, locate_keys
 _LARGEST_FILE = 1 << 20
 _DEEPEST = 32
 _MOST_CAMERAS = 4096
-"""As many as a subscriber keeps track of, and four times what a model serves. Checking one takes up to 1 ms."""
+"""Maximum number of cameras: as many as a subscriber tracks, and four times as many as a model serves. Checking one
+camera takes up to 1 ms."""
 
 _HEADER = re.compile(r"[ \t]*(\[[\[\]A-Za-z0-9_. -]{1,64}?)[ \t]*(?:#.*)?")
 """A table's header that an error may quote."""
@@ -29,9 +30,9 @@ class Document:
     """A parsed config file.
 
     Attributes:
-        file: its path.
-        data: its tables.
-        places: where its keys are.
+        file: path of the file.
+        data: the file's tables.
+        places: where the file's keys are.
     """
 
     file: Path
@@ -40,7 +41,7 @@ class Document:
 
 
 def parse(path: Path) -> Document | Problem:
-    """Parse a config file; a file that is not TOML, or is beyond the limits of size, has one problem and no data."""
+    """Parse a config file. Returns a single problem instead if the file is not TOML or exceeds a limit of size."""
     text = _read_text(path)
     if isinstance(text, Problem):
         return text
@@ -60,10 +61,10 @@ def _read_text(path: Path) -> str | Problem:
             content = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "a path cannot contain a null character"
-        hint = "`retinad config > FILE` writes a default one"
+        hint = "`retinad config > FILE` writes a default config"
         return Problem(str(path), None, None, "", f"cannot read the config: {reason}", hint)
     if len(content) > _LARGEST_FILE:
-        return Problem(str(path), None, None, "", "cannot read the config: larger than 1 MiB")
+        return Problem(str(path), None, None, "", "cannot read the config: the file is larger than 1 MiB")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

@@ -13,6 +13,7 @@ from retinad.client.curve_keys import KeyFileError, load_keys
 from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.errors import PublishError, SourceError
 from retinad.pipeline.publish.endpoints import check_endpoints, ipc_path
+from retinad.pipeline.sources.crop import crop_fault
 from retinad.pipeline.sources.redact import mask, secrets_of
 from retinad.pipeline.sources.registry import parse_source
 
@@ -29,6 +30,9 @@ Config = TypeVar("Config")
 
 DEFAULT_ENDPOINTS = ("ipc://{runtime}/features.sock", "tcp://127.0.0.1:5555")
 """`{runtime}` is replaced by the runtime directory."""
+
+
+_ALL_DISABLED = KeyFault(("camera",), "every camera is disabled", "remove `enabled = false` from one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +63,25 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
     cameras = [
         resolve_camera(camera, ("camera", number), stream, environment) for number, camera in tables.cameras.items()
     ]
+    enabled = tuple(camera for camera, _ in cameras if camera.enabled)
     config = ServiceConfig(
         log=LogConfig(service.log_level, service.log_format),
         state_dir=Path(service.state_dir) if service.state_dir else directories.state,
         keep_state=service.keep_state,
+        keep_state_timeout_s=service.keep_state_timeout_s,
+        keep_state_max_age_s=service.keep_state_max_age_s,
         runtime_dir=publishing.config.runtime_dir,
         exit_when_done=service.exit_when_done,
         publish=publishing.config.publish,
         model=model.model,
-        cameras=tuple(camera for camera, _ in cameras),
+        cameras=enabled,
+        disabled=tuple(camera for camera, _ in cameras if not camera.enabled),
         secrets=frozenset(secret for camera, _ in cameras for secret in secrets_of(camera.source)),
         notes=tuple(_unusable_keys(publishing.config.publish.curve)),
     )
-    camera_faults = (fault for _, faults in cameras for fault in faults)
+    camera_faults = [fault for _, faults in cameras for fault in faults]
+    if cameras and not enabled:
+        camera_faults.append(_ALL_DISABLED)
     faults = tables.independent((*model.faults, *stream_faults, *camera_faults))
     return Resolved(config, (*publishing.faults, *faults))
 
@@ -121,9 +131,25 @@ def resolve_camera(
     camera = replace(
         CameraConfig(table.name, source), **(configured_keys(table) | {"source": source, "stream": stream})
     )
+    faults += [KeyFault((*path, "crop"), reason) for reason in _crop_faults(camera)]
     # A live camera delivers its newest frame only: room for more would stay empty.
     stream = replace(camera.stream, run_frames=camera.frames_per_step)
     return replace(camera, stream=stream), tuple(faults)
+
+
+def _crop_faults(camera: CameraConfig) -> Iterator[str]:
+    if camera.crop is None:
+        return
+    left, top, width, height = camera.crop
+    if not (width and height):
+        yield "expected [left, top, width, height] with a width and height of at least 1"
+        return
+    try:
+        size = parse_source(camera.source).frame_size
+    except SourceError:  # reported at the source
+        return
+    if size is not None and (left + width > size[0] or top + height > size[1]):
+        yield crop_fault(camera.crop, size)
 
 
 def _resolve_model(tables: Tables, *, is_refused: bool) -> ResolvedModel:

@@ -72,6 +72,8 @@ class ServiceTable(BaseModel):
     log_format: LogForm = "auto"
     state_dir: Text | None = None
     keep_state: bool = False
+    keep_state_timeout_s: Seconds = 30.0
+    keep_state_max_age_s: Annotated[float, Field(ge=0.1, le=31_536_000)] | None = None
     exit_when_done: bool = True
 
 
@@ -160,6 +162,8 @@ class CameraTable(BaseModel):
     transport: RtspTransport | None = None
     size: Annotated[list[Pixels], Field(min_length=2, max_length=2)] | None = None
     fourcc: Annotated[str, Field(pattern=_FOURCC)] | None = None
+    crop: Annotated[list[Annotated[int, Field(ge=0, le=65_536)]], Field(min_length=4, max_length=4)] | None = None
+    enabled: bool | None = None
     stream: StreamTable | None = None
 
 

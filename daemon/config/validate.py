@@ -95,7 +95,7 @@ class Tables:
         return any(path[:length] in self.left_out for length in range(1, len(path) + 1))
 
     def independent(self, faults: Iterable[KeyFault]) -> tuple[KeyFault, ...]:
-        """The faults of a later step that are not mere consequences of a fault found here: none at a key left out."""
+        """The faults of a later step, except those at keys left out here, which are consequences of earlier faults."""
         return tuple(fault for fault in faults if not self.is_left_out(fault.path))
 
 
@@ -130,7 +130,7 @@ def validate(data: Mapping[str, Any], *, cameras: bool = True) -> Tables:
 
 
 def validate_table(model: type[Table], data: object, path: KeyPath) -> Checked[Table]:
-    """Check one table, which is at `path`."""
+    """Check the table at `path`."""
     try:
         return Checked(model.model_validate(data))
     except ValidationError as error:
@@ -262,7 +262,7 @@ def _other_form(value: object, detail: ErrorDetails) -> str:
 
 
 def _describe(value: object) -> str:
-    # Numbers and booleans are quoted; of anything else only the type, since it may hold a secret.
+    # Numbers and booleans are quoted; anything else is described by its type only, since it may hold a secret.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and abs(value) < 1 << 64:
@@ -274,7 +274,7 @@ def _describe(value: object) -> str:
 
 
 def _nearest_choice(value: object, detail: ErrorDetails) -> str:
-    # Found by the value, but it shows only the choice.
+    # The value selects the nearest choice, but only the choice is shown.
     expected = str(detail.get("ctx", {}).get("expected", ""))
     choices = [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
     return suggest(value, choices) if isinstance(value, str) and expected else ""

@@ -30,6 +30,9 @@ async def probe_recording(wanted: Extraction) -> SourceInfo:
         raise JobError(ExitCode.NO_INPUT, f"{error.fault}: {error}") from None
     if live:
         raise _endless(wanted)
+    if wanted.is_fifo:
+        text = f"{wanted.source} is a FIFO, and `retinad extract` reads its input twice: write it to a file first"
+        raise JobError(ExitCode.USAGE, mask(text, wanted.source))
     info = await probe(wanted.camera(wanted.stream), CaptureStarts())
     if isinstance(info, SourceError):
         raise JobError(ExitCode.NO_INPUT, mask(f"{info.fault}: {info}", wanted.source))

@@ -43,7 +43,14 @@ def run_service(path: Path, stack: ExitStack) -> ExitCode:
     notifier = stack.enter_context(Notifier())
     notifier.extend_timeout(_IMPORT_TIMEOUT_S)
     notifier.status("loading")
-    cache = keep_kernels(stack)
+    try:
+        cache = keep_kernels(stack)
+    except DirectoryError as error:
+        _log.error("%s", error)
+        return error.code
+    if cache.is_foreign:
+        _log.error("%s", cache.problem)
+        return ExitCode.NO_PERMISSION
     _report_cache(cache)
     return _load_and_serve(path, log, notifier, StartupTimer(cache, begun_s), stack)
 
@@ -76,7 +83,7 @@ def _early_signals() -> Iterator[None]:
 
 def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTimer, stack: ExitStack) -> ExitCode:
     # Imported here: the log must be open before libraries print anything during import.
-    from retinad.pipeline.errors import DeviceError, ModelError, PublishError
+    from retinad.pipeline.errors import AccessError, DeviceError, ModelError, PublishError, SettingError
     from retinad.pipeline.publish.publisher import check_free
 
     from ..config.load import ConfigError, load_config, load_publishing
@@ -96,12 +103,18 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTime
             place = {"key": problem.key or None, "line": problem.line, "column": problem.column}
             _log.error("%s", problem, extra={name: part for name, part in place.items() if part is not None})
         return ExitCode.CONFIG
+    except SettingError as error:
+        _log.error("%s", error)
+        return ExitCode.CONFIG
     except DeviceError as error:
         _log.critical("device failed: %s", error)
         return ExitCode.FAULT
-    except (ModelError, PublishError, DirectoryError) as error:
+    except DirectoryError as error:
+        _log.error("%s", error)
+        return error.code
+    except (ModelError, PublishError) as error:
         _log.error("%s", error_text(error))
-        return ExitCode.UNAVAILABLE
+        return ExitCode.NO_PERMISSION if isinstance(error, AccessError) else ExitCode.UNAVAILABLE
 
 
 def _with_states(config: "ServiceConfig", stack: ExitStack) -> "ServiceConfig":

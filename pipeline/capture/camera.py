@@ -16,7 +16,7 @@ from ..errors import SourceError, SourceFault
 from ..frame_queue import FrameQueue
 from .backoff import Backoff, RetrySchedule
 from .capture import Capture, CapturedFrame, OnLog, ignore_log, start_capture
-from .faults import is_damage
+from .faults import is_damage, is_truncation
 from .keeper import CaptureKeeper, StartCapture
 from .stall import StallWatch
 from .starts import CaptureStarts
@@ -70,6 +70,7 @@ class Camera:
         self._epochs = itertools.count(first_epoch)
         self._plays = 0
         self._damaged = False
+        self._truncated = False
 
     @property
     def status(self) -> CameraStatus:
@@ -101,19 +102,21 @@ class Camera:
                 await self._play(capture, epoch)
                 self._plays += 1
                 if self._plays == self._config.loop:
-                    return epoch.early_end(capture.ended, damaged=self._damaged)
+                    return epoch.early_end(capture.ended, damaged=self._damaged, truncated=self._truncated)
                 await capture.open()
 
     async def _play(self, capture: Capture, epoch: StreamEpoch) -> None:
         self._retries.mark_opened()
         self._reporter.opened(epoch.number, capture.info)
         watch = StallWatch(capture, self._config, self._clock)
-        while (captured := await watch.receive()) is not None:
-            await self._enqueue(captured, capture, epoch)
-            del captured  # otherwise its slot stays taken until the next frame arrives
-        if capture.ended is not None:
-            self._queue.count_skipped(capture.ended.skipped)
-            self._queue.count_unreadable(capture.ended.failed)
+        try:
+            while (captured := await watch.receive()) is not None:
+                await self._enqueue(captured, capture, epoch)
+                del captured  # otherwise its slot stays taken until the next frame arrives
+        finally:
+            if capture.ended is not None:
+                self._queue.count_skipped(capture.ended.skipped)
+                self._queue.count_unreadable(capture.ended.failed)
         if epoch.is_empty:
             raise SourceError(SourceFault.UNREADABLE, "none of its frames can be read")
 
@@ -124,7 +127,7 @@ class Camera:
         frame = epoch.stamp(captured)
         if first:
             self._retries.mark_running()
-        self._reporter.frame_arrived(frame.stamp.source_size, first=first)
+        self._reporter.frame_arrived(frame.stamp.captured_size, first=first)
         if not self._queue.would_wait:
             await self._queue.put(frame)
             return
@@ -134,6 +137,7 @@ class Camera:
             tasks.cancel_scope.cancel()
 
     def _on_line(self, line: str) -> None:
+        self._truncated |= is_truncation(line)
         if is_damage(line):
             self._damaged = True
             self._queue.count_decode_error()

@@ -13,7 +13,7 @@ import msgspec
 
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
-from ..frames import Pixels
+from ..frames import CropPlace, Pixels
 from ..sources.reader import SourceInfo
 from ..sources.redact import mask
 from .faults import classify
@@ -46,6 +46,7 @@ class CapturedFrame:
         pts_ns: the container's presentation time in nanoseconds, or None.
         skipped: frames captured and discarded since the last one, because no slot was free.
         failed: frames since the last one that could not be decoded.
+        crop: where the pixels are in the captured frame, or None if they are all of it.
     """
 
     pixels: Pixels
@@ -55,6 +56,7 @@ class CapturedFrame:
     pts_ns: int | None
     skipped: int = 0
     failed: int = 0
+    crop: CropPlace | None = None
 
 
 class Capture:
@@ -62,7 +64,7 @@ class Capture:
 
     Attributes:
         info: what the source reported when it was opened.
-        ended: the capture process's final counts once the source has ended, else None.
+        ended: the capture process's final counts once the source has ended or failed, else None.
     """
 
     def __init__(self, process: CaptureProcess, config: CameraConfig, on_log: OnLog) -> None:
@@ -182,6 +184,7 @@ class Capture:
                 raise await self._crashed()
             message = self._decoder.decode(packet)
             if isinstance(message, Failed):
+                self.ended = message.counts
                 raise self._explained(message)
             if not isinstance(message, FrameMemory):
                 return message
@@ -208,6 +211,7 @@ class Capture:
             pts_ns=ready.pts_ns,
             skipped=ready.skipped,
             failed=ready.failed,
+            crop=ready.crop,
         )
 
     def _send_release(self, generation: int, slot: int) -> None:

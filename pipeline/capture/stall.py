@@ -54,6 +54,5 @@ class StallWatch:
 
 def _longest_pause_s(config: CameraConfig, info: SourceInfo) -> float:
     # A frame that is held back until it is due is not late.
-    if config.fps:
-        return 1 / config.fps
-    return 0.0 if info.live else LONGEST_GAP_NS / SECOND_NS
+    rate = config.fps or (info.fps if info.paced else None)
+    return (1 / rate if rate else 0.0) + (0.0 if info.live else LONGEST_GAP_NS / SECOND_NS)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import SourceError
 from .device import DEVICE
-from .network import NETWORK
+from .gstreamer import GSTREAMER
+from .network import HTTP, NETWORK
 from .paths import PATH
 from .spec import SourceKind, SourceSpec, unreadable
 from .synthetic import SYNTHETIC
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ..config import CameraConfig
     from .reader import Reader
 
-KINDS: tuple[SourceKind, ...] = (DEVICE, SYNTHETIC, NETWORK, PATH)
+KINDS: tuple[SourceKind, ...] = (DEVICE, SYNTHETIC, NETWORK, HTTP, GSTREAMER, PATH)
 """All kinds, in the order in which they parse a text. `PATH` is last: it accepts any text without a scheme."""
 
 _HOST = re.compile(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +26,8 @@ SERVER_PARTS = ("torch", "anyio", "structlog", "cv2", "safetensors", "triton")
 
 HEAVY_PARTS = ("torch", "anyio", "cv2", "safetensors")
 """Packages that take long to import."""
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 
 
 def retinad(*arguments: str, without: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
@@ -126,8 +129,8 @@ def test_on_an_older_python_the_servers_commands_say_so(command: str) -> None:
 
 
 def test_a_subscribers_commands_run_on_an_older_python() -> None:
-    assert {command.__name__ for command in COMMANDS} - SERVER_COMMANDS == {"subscribe", "schema", "version"}
-    for command in ("subscribe", "schema", "version", "--help"):
+    assert {command.__name__ for command in COMMANDS} - SERVER_COMMANDS == {"subscribe", "keygen", "schema", "version"}
+    for command in ("subscribe", "keygen", "schema", "version", "--help"):
         assert python_problem([command], (3, 10)) is None
 
 
@@ -258,12 +261,40 @@ def test_check_and_run_refuse_the_same_settings_that_cannot_run(config: Path) ->
         assert "model.execution: execution 'captured' is not possible: it needs attention = 'triton'" in result.stderr
 
 
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root reads everything")
+def test_check_says_that_a_checkpoint_may_not_be_read(config: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "w.safetensors"
+    weights.touch(0)
+    config.write_text(f'{config.read_text()}[model]\ndevice = "cpu"\ncheckpoint = "{weights}"\n')
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    command = [*drop, sys.executable, "-m", "retinad.daemon", "check", str(config)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert result.returncode == ExitCode.CONFIG
+    assert f"model.checkpoint: it may not be read by this user (uid {os.geteuid()})" in result.stderr
+
+
+def test_a_checkpoint_that_is_none_ends_every_command_with_config(
+    config: Path, folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trying again cannot help; `run` ended with 69, which systemd tries again."""
+    weights = tmp_path / "w.pt"
+    weights.write_text("version https://git-lfs.github.com/spec/v1\n")
+    config.write_text(f'{config.read_text()}[model]\npreset = "tiny"\ndevice = "cpu"\ncheckpoint = "{weights}"\n')
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    assert "model.checkpoint: it is a git-lfs pointer" in capsys.readouterr().err
+    weights.write_bytes(b"\xff" * 100)  # only loading it can tell
+    assert run_command(["check", str(config)]) == ExitCode.OK
+    result = retinad("run", str(config), **folders)
+    assert result.returncode == ExitCode.CONFIG
+    assert "w.pt was not written by torch.save" in str(log_of(result)[-1]["event"])
+
+
 def test_a_conversion_accepts_the_config_of_a_machine_with_a_gpu(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.write_text('[model]\npreset = "tiny"\ndevice = "cuda:7"\nattention = "triton"\nexecution = "captured"\n')
     arguments = [f"{config}.pt", "--mixers", "kda", "-o", f"{config}.safetensors", "--config", str(config)]
-    assert run_command(["convert", *arguments]) == ExitCode.UNAVAILABLE
+    assert run_command(["convert", *arguments]) == ExitCode.CONFIG
     assert "config.toml.pt: No such file" in capsys.readouterr().err
 
 
@@ -399,8 +430,49 @@ def test_run_names_a_port_in_use_and_ends_with_unavailable(config: Path, folders
 def test_run_refuses_a_runtime_folder_that_is_a_file(config: Path, folders: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "run").write_text("not a folder")
     result = retinad("run", "-c", str(config), **folders)
-    assert result.returncode == ExitCode.UNAVAILABLE
+    assert result.returncode == ExitCode.CANNOT_CREATE
     assert "is not a folder" in str(log_of(result)[-1]["event"])
+
+
+@needs_root
+@pytest.mark.parametrize("place", ["run", "state", "cache"])
+def test_run_takes_no_folder_of_another_user(place: str, config: Path, folders: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / place).mkdir()
+    os.chown(tmp_path / place, 12345, 12345)
+    result = retinad("run", "-c", str(config), **folders)
+    assert result.returncode == ExitCode.NO_PERMISSION
+    assert f"{tmp_path / place} belongs to another user, uid 12345" in str(log_of(result)[-1]["event"])
+
+
+@needs_root
+def test_run_takes_no_lock_of_another_user(config: Path, folders: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "features.sock.lock").touch()
+    os.chown(tmp_path / "features.sock.lock", 12345, 12345)
+    result = retinad("run", "-c", str(config), **folders)
+    assert result.returncode == ExitCode.NO_PERMISSION
+    assert "features.sock.lock belongs to another user, uid 12345" in str(log_of(result)[-1]["event"])
+
+
+@pytest.mark.parametrize("command", ["run", "extract"])
+def test_no_folder_for_temporary_files_is_a_plain_error(
+    command: str, config: Path, folders: dict[str, str], tmp_path: Path
+) -> None:
+    """A container whose file system is read-only, for example."""
+    (tmp_path / "cache").write_text("not a folder")
+    script = "import tempfile\ndef fail(**options): raise FileNotFoundError(2, 'No usable temporary directory found')\n"
+    script += "tempfile.TemporaryDirectory = fail\nfrom retinad.daemon.cli.app import main\nmain()"
+    arguments = ["run", "-c", str(config)] if command == "run" else ["extract", "synthetic:", "-o", f"{tmp_path}/out"]
+    result = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        env=os.environ | folders,
+    )
+    assert result.returncode == ExitCode.CANNOT_CREATE
+    assert "no folder for temporary files" in result.stderr
+    assert "set TMPDIR" in result.stderr
 
 
 def test_run_leaves_the_saved_streams_of_another_service_alone(

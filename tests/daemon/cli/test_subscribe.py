@@ -233,6 +233,13 @@ def test_each_kind_has_a_readable_line() -> None:
     ]
 
 
+def test_a_status_line_has_both_rates_and_says_overload() -> None:
+    words = "overloaded: 5.1 of 20.0 frames/s are published, the rest is dropped"
+    status = StatusHeader(camera="cam1", state="running", fps=20.0, published_fps=5.11, overload=words)
+    line = text_line(make_record(decode(plain(status))))
+    assert line.startswith(f"status  cam1  running  source 20.0 frames/s  published 5.1 frames/s  {words}  published 0")
+
+
 def test_the_command_needs_the_base_install_only() -> None:
     heavy = ("torch", "cv2", "anyio", "pydantic", "structlog")
     code = f"import sys, retinad.daemon.cli.messages; print([name for name in {heavy!r} if name in sys.modules])"

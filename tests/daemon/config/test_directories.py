@@ -16,6 +16,7 @@ from retinad.daemon.config.directories import (
     make_private,
     writing_problem,
 )
+from retinad.daemon.exit_codes import ExitCode
 
 TMP = f"/tmp/retinad-{os.getuid()}"
 
@@ -68,6 +69,31 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path / "link", 12345, 12345, follow_symlinks=False)
     with pytest.raises(DirectoryError, match="is not a folder"):
         make_private(tmp_path / "link")
+
+
+def test_the_mode_of_a_new_folder_and_its_parents_does_not_depend_on_the_umask(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        make_private(tmp_path / "a" / "b" / "c")
+    finally:
+        os.umask(umask)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b", "a/b/c")]
+    assert modes == [0o755, 0o755, 0o700]
+
+
+def test_each_reason_has_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    for folder, code in (
+        ("file", ExitCode.CANNOT_CREATE),
+        ("file/below", ExitCode.CANNOT_CREATE),
+        ("open", ExitCode.NO_PERMISSION),
+        ("open/below", ExitCode.NO_PERMISSION),
+    ):
+        with pytest.raises(DirectoryError) as caught:
+            make_private(tmp_path / folder)
+        assert caught.value.code is code
 
 
 def test_one_service_at_a_time_holds_a_folder_and_a_stale_lock_file_does_no_harm(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def test_a_config_with_one_camera_is_the_defaults(load: Load) -> None:
         log=LogConfig(),
         state_dir=Path("/s"),
         keep_state=False,
+        keep_state_timeout_s=30.0,
+        keep_state_max_age_s=None,
         runtime_dir=Path("/run/retinad"),
         exit_when_done=True,
         publish=PublishConfig(endpoints=("ipc:///run/retinad/features.sock", "tcp://127.0.0.1:5555")),
@@ -146,6 +148,8 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         state_dir = "/state"
         exit_when_done = false
         keep_state = true
+        keep_state_timeout_s = 60
+        keep_state_max_age_s = 3600.0
         [publish]
         endpoints = ["tcp://0.0.0.0:6000", "ipc://{{runtime}}/x"]
         buffer_mb = 128
@@ -203,6 +207,8 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         transport = "udp"
         size = [1280, 720]
         fourcc = "MJPG"
+        crop = [1, 2, 30, 40]
+        enabled = true
         stream = {{ window = 9 }}
     """,
         {"XDG_RUNTIME_DIR": "/run/user/7"},
@@ -223,6 +229,8 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         (1280, 720),
         "MJPG",
         stream,
+        True,
+        (1, 2, 30, 40),
     )
     network = NetworkConfig(128, 2, 3, 2.0, 8, "conv", 2, False, ("kda",))
     output = OutputConfig((0, 2), (TokenGroup.POOLED, TokenGroup.SCALE), 2, "float32")
@@ -249,6 +257,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
     assert config.publish == PublishConfig(endpoints, 128, 1.0, curve, True)
     assert (config.log, config.state_dir, config.exit_when_done) == (LogConfig("debug", "json"), Path("/state"), False)
     assert config.keep_state
+    assert (config.keep_state_timeout_s, config.keep_state_max_age_s) == (60.0, 3600.0)
 
 
 def test_the_preset_follows_the_device_and_streams_follow_the_preset(load: Load) -> None:
@@ -331,6 +340,8 @@ def test_an_unknown_key_is_an_error_with_its_place_and_a_suggestion(
         for value in ("0", "-1", "1.5")
     ]
     + [("service", "log_level", value) for value in ('"loud"', "10")]
+    + [("service", "keep_state_timeout_s", value) for value in ("0", "-1", "1e9", '"30"')]
+    + [("service", "keep_state_max_age_s", value) for value in ("0", "1e12", "true")]
     + [("service", "exit_when_done", "1"), ("service", "state_dir", '""'), ("service", "keep_state", '"yes"')],
 )
 def test_a_wrong_value_is_an_error_at_its_key(refuse: Refuse, table: str, key: str, value: str) -> None:
@@ -348,12 +359,14 @@ def test_a_wrong_value_is_an_error_at_its_key(refuse: Refuse, table: str, key: s
     + [("mode", value) for value in ('"lve"', "1")]
     + [("loop", value) for value in ("-1", "1.0", "true")]
     + [("size", value) for value in ("[640]", "[640, 480, 3]", "[640, 0]", '"640x480"', "[640.0, 480]")]
+    + [("crop", value) for value in ("[0, 0, 8]", "[0, 0, 8, 0]", "[-1, 0, 8, 8]", "[0, 0, 641, 8]", "[0, 1, 8, 480]")]
     + [("fourcc", value) for value in ('"MJPEG"', '"MJ"', "1", '"MJP\\n"')]
     + [
         ("queue_frames", "0"),
         ("connect_timeout_s", "0"),
         ("stall_timeout_s", "inf"),
         ("retry", "1"),
+        ("enabled", "0"),
         ("transport", '"x"'),
     ],
 )
@@ -415,16 +428,16 @@ def test_a_name_that_is_used_twice_is_an_error(refuse: Refuse) -> None:
 
 
 def test_more_cameras_than_any_service_has_are_an_error(refuse: Refuse) -> None:
-    """Each takes time to check, and a reload that takes too long is abandoned without a reason."""
+    """Each camera takes time to check, and a reload that takes too long is abandoned without a reason."""
     (problem,) = refuse(f"camera = [{'{},' * 100_000}]")
     assert (problem.key, problem.message) == ("camera", "expected at most 4096 cameras, got 100000")
 
 
 def test_of_many_errors_the_first_are_reported_and_the_rest_counted(refuse: Refuse) -> None:
-    """A reload logs them in one line."""
+    """A reload logs all errors in one line."""
     problems = refuse("[model]\n" + "".join(f"key{number} = 1\n" for number in range(250)) + CAMERA)
     assert [problem.line for problem in problems] == [*range(2, 102), None]
-    assert problems[-1].message == "150 more are wrong"
+    assert problems[-1].message == "150 more problems are not listed"
 
 
 @pytest.mark.parametrize("text", ["", "camera = []\n", "camera = 3\n", '[camera]\nname = "a"\nsource = "0"\n'])
@@ -503,7 +516,7 @@ def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path
     (tmp_path / "a.pt").touch()
     both = f'[model]\ncheckpoint = "{tmp_path}/a.pt"\nbackbone_checkpoint = "{tmp_path}/a.pt"\n'
     messages = [problem.message for problem in refuse(f"{CAMERA}{both}")]
-    assert any("no checkpoint with it" in message for message in messages)
+    assert any("no checkpoint as well" in message for message in messages)
     assert any("dinov2_vits14_reg" in message for message in messages)  # the tiny preset has no DINOv2 embedding
 
 
@@ -535,7 +548,7 @@ def test_settings_that_cannot_run_on_their_device_are_refused_with_their_place(r
 
 
 def test_problems_of_all_steps_are_reported_together(refuse: Refuse) -> None:
-    """A variable without a key, an unknown key, a value, two values that do not fit, and what its device cannot run."""
+    """A variable that names no key, an unknown key, wrong values, a conflict, and a setting that the CPU cannot run."""
     text = """
 [service]
 log_levle = "info"
@@ -756,6 +769,7 @@ def test_windows_line_ends_and_byte_order_marks_are_read(load: Load) -> None:
         ("RETINAD_MODEL__LAYERS", "[1]", lambda config: config.model.output.layers, (1,)),
         ("RETINAD_STREAM__WINDOW", "3", lambda config: config.cameras[0].stream.window, 3),
         ("RETINAD_CAMERA__A_B__SOURCE", "2", lambda config: config.cameras[0].source, "2"),
+        ("RETINAD_CAMERA__A_B__CROP", "[0, 8, 64, 48]", lambda config: config.cameras[0].crop, (0, 8, 64, 48)),
         ("RETINAD_CAMERA__A_B__FOURCC", "1234", lambda config: config.cameras[0].fourcc, "1234"),
         ("RETINAD_CAMERA__A_B__STREAM__WINDOW", "4", lambda config: config.cameras[0].stream.window, 4),
     ],
@@ -1034,3 +1048,26 @@ def test_a_live_camera_runs_one_frame_per_step(load: Load) -> None:
         f'{CAMERA}[[camera]]\nname = "b"\nsource = "synthetic:"\nmode = "lossless"\n[stream]\nrun_frames = 4\n'
     )
     assert [camera.stream.run_frames for camera in config.cameras] == [1, 4]
+
+
+def test_a_disabled_camera_is_checked_and_not_opened(load: Load, refuse: Refuse) -> None:
+    text = '[[camera]]\nname = "a"\nsource = "synthetic:"\n[[camera]]\nname = "b"\nsource = "0"\nenabled = false\n'
+    config = load(text)
+    assert [camera.name for camera in config.cameras] == ["a"]
+    assert [camera.name for camera in config.disabled] == ["b"]
+    assert "enabled = false" in show_config(config)
+    assert [camera.name for camera in load(text, {"RETINAD_CAMERA__B__ENABLED": "true"}).cameras] == ["a", "b"]
+    (problem,) = refuse(text, {"RETINAD_CAMERA__A__ENABLED": "false"})
+    assert "every camera is disabled" in problem.message
+    (problem,) = refuse(text + "fps = 0\n")
+    assert problem.line == 8
+    (problem,) = refuse(text.replace('"b"', '"a"'))
+    assert "same name" in problem.message or "already" in problem.message
+
+
+def test_a_crop_is_compared_with_a_size_that_is_known(load: Load, refuse: Refuse) -> None:
+    text = '[[camera]]\nname = "a"\nsource = "{}"\ncrop = [320, 240, 320, 240]\n'
+    assert load(text.format("synthetic:")).cameras[0].crop == (320, 240, 320, 240)
+    assert load(text.format("rtsp://h/x")).cameras[0].crop == (320, 240, 320, 240)
+    (problem,) = refuse(text.format("synthetic:?width=600"))
+    assert "crop = [320, 240, 320, 240] reaches beyond a frame of 600x480 pixels" in problem.message

@@ -9,6 +9,7 @@ import pytest
 
 from retinad.daemon.config.directories import DirectoryError, UnwritableError
 from retinad.daemon.config.load import ServiceConfig, load_config
+from retinad.daemon.exit_codes import ExitCode
 from retinad.daemon.service import run
 
 
@@ -35,7 +36,7 @@ def test_a_folder_that_cannot_be_written_is_no_reason_not_to_run(
     config: ServiceConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(folder: Path) -> None:
-        raise UnwritableError(f"the folder {folder} cannot be created: Read-only file system")
+        raise UnwritableError(ExitCode.CANNOT_CREATE, f"the folder {folder} cannot be created: Read-only file system")
 
     monkeypatch.setattr(run, "make_private", refuse)
     with ExitStack() as stack, caplog.at_level(logging.WARNING, "retinad"):
@@ -47,7 +48,7 @@ def test_a_folder_that_cannot_be_written_is_no_reason_not_to_run(
 
 def test_a_folder_of_another_user_is_a_reason(config: ServiceConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(folder: Path) -> None:
-        raise DirectoryError(f"the folder {folder} belongs to another user")
+        raise DirectoryError(ExitCode.NO_PERMISSION, f"the folder {folder} belongs to another user")
 
     monkeypatch.setattr(run, "make_private", refuse)
     with ExitStack() as stack, pytest.raises(DirectoryError):

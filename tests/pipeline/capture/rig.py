@@ -123,6 +123,7 @@ class Changes(TypedDict, total=False):
     transport: RtspTransport
     size: tuple[int, int] | None
     fourcc: str | None
+    crop: tuple[int, int, int, int] | None
 
 
 def lossless(source: str | Path, **changes: Unpack[Changes]) -> CameraConfig:

@@ -21,6 +21,7 @@ class FakeServer:
 
     def __init__(self, handler: Handler) -> None:
         self.requests: list[str] = []
+        self.connections = 0
         self._handler = handler
         self._peers: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -63,6 +64,7 @@ class FakeServer:
             while True:
                 peer, _ = listener.accept()
                 self._peers.append(peer)
+                self.connections += 1
                 self._run(self._serve, peer)
 
     def _serve(self, peer: socket.socket) -> None:
@@ -87,11 +89,14 @@ def garbage(server: FakeServer, peer: socket.socket) -> None:
     peer.sendall(np.random.default_rng(0).bytes(4096))
 
 
-def rtsp_status(status: str) -> Handler:
+def rtsp_status(status: str, *logins: str) -> Handler:
+    """A response with an error; with 401 it offers these ways to log in, or Basic."""
+
     def handler(server: FakeServer, peer: socket.socket) -> None:
         while text := server.receive(peer):
             number = re.search(r"CSeq: *(\d+)", text, re.IGNORECASE)
-            extra = 'WWW-Authenticate: Basic realm="camera"\r\n' if status.startswith("401") else ""
+            offered = (logins or ('Basic realm="camera"',)) if status.startswith("401") else ()
+            extra = "".join(f"WWW-Authenticate: {login}\r\n" for login in offered)
             sequence = number[1] if number else "1"
             peer.sendall(f"RTSP/1.0 {status}\r\nCSeq: {sequence}\r\n{extra}\r\n".encode())
 
@@ -162,6 +167,43 @@ def mjpeg(fps: float, frames: int | None = None, *, stall: bool = False) -> Hand
             time.sleep(max(0.0, began + (number + 1) / fps - time.monotonic()))  # keeps the rate on a busy machine too
         while stall and server.receive(peer):
             pass
+
+    return handler
+
+
+def multipart(*heads: str, fps: float = 50, ends: str = "\r\n", boundary: str = "f") -> Handler:
+    """Multipart images whose parts have these header lines in turn; `%d` stands for the length."""
+
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        server.receive(peer)
+        peer.sendall(f"HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace;boundary={boundary}\r\n\r\n".encode())
+        for number in itertools.count():
+            head = heads[number % len(heads)]
+            data = cv2.imencode(".png" if "png" in head else ".jpg", draw_number(number))[1].tobytes()
+            text = head % len(data) if "%d" in head else head
+            peer.sendall(f"--f{ends}{text}{ends if text else ''}{ends}".encode() + data + ends.encode())
+            time.sleep(1 / fps)
+
+    return handler
+
+
+def snapshot(*, length: bool = True, keep: bool = True, login: str = "", delay: float = 0.0) -> Handler:
+    """One image a request, numbered over the connection; with a login, only for requests that answer it."""
+
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        for number in itertools.count():
+            if not (text := server.receive(peer)):
+                return
+            if login and "Authorization" not in text:
+                peer.sendall(f"HTTP/1.1 401 No\r\nWWW-Authenticate: {login}\r\nContent-Length: 0\r\n\r\n".encode())
+                continue
+            data = cv2.imencode(".jpg", draw_number(number))[1].tobytes()
+            size = f"Content-Length: {len(data)}\r\n" if length else "Connection: close\r\n"
+            peer.sendall(f"HTTP/1.1 200 OK\r\nContent-Type: image/jpeg\r\n{size}\r\n".encode())
+            time.sleep(delay)
+            peer.sendall(data)
+            if not (length and keep):
+                return
 
     return handler
 
