@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
+from .compat import StrEnum
 from .wire import EndHeader, RecordFields
 
 

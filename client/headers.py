@@ -120,7 +120,7 @@ class CameraHeader(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the camera's configured name.
         mode: live or lossless.
-        state: the camera's state, as in `StatusHeader`.
+        state: the camera's state: connecting, running, stalled, backoff, ended or failed; empty if unknown.
     """
 
     name: CameraName
@@ -184,7 +184,11 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeaturesHeader(RecordFields, frozen=True, kw_only=True):
-    """Header of a `features` message: `RecordFields` plus a description of each tensor, in the order of the parts."""
+    """Header of a `features` message: the model's features of one frame.
+
+    Attributes:
+        tensors: description of each tensor, in the order of the message's parts.
+    """
 
     tensors: tuple[TensorHeader, ...]
 
@@ -289,7 +293,7 @@ class HelloHeader(msgspec.Struct, frozen=True, kw_only=True):
         cameras: all configured cameras, in any state.
         layers: 0-based indices of the published layer pairs.
         tokens: the published groups of tokens.
-        dtype: number format of the tensors, as in `TensorHeader`.
+        dtype: number format of the tensors: numpy's name with byte order, or `bf16`.
         service: counters and gauges of the service as a whole; the publisher fills them in.
     """
 

@@ -8,13 +8,15 @@ it is returned, so a task that is cancelled while waiting loses nothing.
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from .connection import Connection, CurveKeys, Subscription
 from .record import Record
 from .wire import Kind
+
+if TYPE_CHECKING:
+    from typing import Self  # of Python 3.11; the client runs on 3.10 too
 
 
 class _BaseSubscriber:
@@ -54,7 +56,7 @@ class _BaseSubscriber:
 class Subscriber(_BaseSubscriber):
     """A blocking subscriber: a context manager and an iterator of records. Use it on one thread."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Self":
         return self
 
     def __exit__(
@@ -62,7 +64,7 @@ class Subscriber(_BaseSubscriber):
     ) -> None:
         self.close()
 
-    def __iter__(self) -> Self:
+    def __iter__(self) -> "Self":
         return self
 
     def __next__(self) -> Record:
@@ -92,7 +94,7 @@ class AsyncSubscriber(_BaseSubscriber):
 
     _is_waiting = False
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> "Self":
         return self
 
     async def __aexit__(
@@ -100,7 +102,7 @@ class AsyncSubscriber(_BaseSubscriber):
     ) -> None:
         self.close()
 
-    def __aiter__(self) -> Self:
+    def __aiter__(self) -> "Self":
         return self
 
     async def __anext__(self) -> Record:
@@ -132,13 +134,14 @@ class AsyncSubscriber(_BaseSubscriber):
         loop, ready, descriptor = asyncio.get_running_loop(), asyncio.Event(), self._connection.socket.fileno()
         self._is_waiting = True
         loop.add_reader(descriptor, ready.set)
+        timer = None if timeout_s == float("inf") else loop.call_later(timeout_s, ready.set)
         try:
             # libzmq's descriptor is edge-triggered: messages that arrived before add_reader must be polled for.
             if not self._connection.socket.poll(0):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(None if timeout_s == float("inf") else timeout_s):
-                        await ready.wait()
+                await ready.wait()
         finally:
+            if timer is not None:
+                timer.cancel()
             loop.remove_reader(descriptor)
             self._is_waiting = False
 

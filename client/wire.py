@@ -8,11 +8,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 import msgspec
 
+from .compat import StrEnum
 from .headers import (
     CAMERA_PATTERN,
     SCHEMA,

@@ -1,7 +1,10 @@
 """The exit codes of all commands, in the numbers of sysexits.h. The systemd unit's restart policy relies on them."""
 
 from enum import IntEnum
-from typing import Self
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self  # of Python 3.11; `retinad subscribe` runs on 3.10 too
 
 
 class ExitCode(IntEnum):
@@ -24,7 +27,7 @@ class ExitCode(IntEnum):
     NO_PERMISSION = 77, "a folder or file of the service belongs to another user, or others can replace it"
     CONFIG = 78, "the config is wrong: trying again cannot help"
 
-    def __new__(cls, value: int, meaning: str) -> Self:
+    def __new__(cls, value: int, meaning: str) -> "Self":
         member = int.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning

@@ -15,24 +15,33 @@ from typing import Annotated
 import typer
 
 from ..exit_codes import ExitCode
-from .bench import bench
-from .cameras import cameras
-from .check import check
-from .common import CommandState
-from .convert import convert
-from .default_config import config
-from .extract import extract
 from .keygen import keygen
-from .reload import reload
-from .renew import renew
-from .run import run
 from .schema import schema
+from .state import CommandState
 from .subscribe import subscribe
 from .switches import Command, Group
 from .version import version
 
-COMMANDS = (run, check, reload, renew, cameras, config, subscribe, keygen, extract, convert, bench, schema, version)
-"""All commands, in the order of the help."""
+if sys.version_info >= (3, 11):
+    from .bench import bench
+    from .cameras import cameras
+    from .check import check
+    from .convert import convert
+    from .default_config import config
+    from .extract import extract
+    from .reload import reload
+    from .renew import renew
+    from .run import run
+
+    COMMANDS = (run, check, reload, renew, cameras, config, subscribe, keygen, extract, convert, bench, schema, version)
+    """All commands, in the order of the help."""
+else:
+    COMMANDS = (subscribe, keygen, schema, version)
+
+SERVER_COMMANDS = frozenset(
+    {"run", "check", "reload", "renew", "cameras", "config", "extract", "convert", "bench"}
+)
+"""Commands that need Python 3.11; a subscriber's run on 3.10 too."""
 
 _SERVER_PARTS = ("anyio", "cv2", "pydantic", "safetensors", "structlog", "torch")
 _USAGE_ERROR = 2
@@ -53,6 +62,9 @@ def main() -> None:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code."""
+    if (problem := python_problem(arguments, sys.version_info[:2])) is not None:
+        typer.echo(f"retinad: {problem}", err=True)
+        return ExitCode.UNAVAILABLE
     with ExitStack() as stack:
         state = CommandState(stack)
         try:
@@ -63,6 +75,15 @@ def run_command(arguments: Sequence[str]) -> int:
         except Exception as error:  # the top level: anything unforeseen
             return _report(error, state.has_log)
     return ExitCode.OK
+
+
+def python_problem(arguments: Sequence[str], version: tuple[int, ...]) -> str | None:
+    """Why a command cannot run on this version of Python; None if it can."""
+    command = next((word for word in arguments if not word.startswith("-")), None)
+    if version >= (3, 11) or command not in SERVER_COMMANDS:
+        return None
+    shown = ".".join(map(str, version))
+    return f"{command} needs Python 3.11 or newer, this is {shown}: only subscribers run on it (retinad subscribe)"
 
 
 def make_app() -> typer.Typer:

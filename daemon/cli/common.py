@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ import typer
 from retinad.pipeline.model.presets import PRESETS
 
 from ..exit_codes import ExitCode, JobError
+from .state import CommandState
 
 if TYPE_CHECKING:
     from ..config.service_config import JobConfig, ServiceConfig
@@ -32,19 +32,6 @@ ConfigOption = Annotated[
     ),
 ]
 PresetOption = Annotated[str | None, typer.Option(metavar="NAME", help=f"Overrides model.preset: {PRESET_NAMES}.")]
-
-
-@dataclass(slots=True)
-class CommandState:
-    """State that outlives the function of a command.
-
-    Attributes:
-        stack: closed at the end; `run` opens its log here, so that it is still open when a crash is reported.
-        has_log: whether the log is open.
-    """
-
-    stack: ExitStack
-    has_log: bool = False
 
 
 def state_of(context: typer.Context) -> CommandState:

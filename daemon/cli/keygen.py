@@ -14,7 +14,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 def keygen(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="One for the service, one per subscriber.")],
     folder: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="The folder for the files; created if it is missing.")
+        Path,
+        typer.Option(
+            "--dir", metavar="DIR", readable=False, help="The folder for the files; created if it is missing."
+        ),
     ] = Path("."),
 ) -> None:
     """Make a CURVE key pair for each name: NAME.key is public, NAME.key_secret stays with its owner.

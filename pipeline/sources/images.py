@@ -7,9 +7,12 @@ one is read. So is an image that claims more than 67 megapixels, or, as PNG, JPE
 real image of its file size: their decoders would fill it up.
 """
 
+import math
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -33,20 +36,33 @@ _MAX_PNG_PIXELS_PER_BYTE = 8 * 1032
 _ROWS = 256
 
 
+_FRESH_S = 10.0
+"""Age in seconds up to which a file that cannot be decoded may be unfinished."""
+_SETTLED_S = 1.0
+"""Age that a file has at its second turn, at least."""
+
+_Image = tuple[str, int, int | None]
+"""A picture to read: the file, its number in the file, and its time."""
+
+
 class ImagesReader:
     """Reads images in the order given. Of a single file that holds several, all are read.
 
     Args:
         paths: files, at least one.
+        patient: whether other programs may still be writing them. One that cannot be decoded and was changed a moment
+            ago is tried again after the others.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], *, patient: bool = False) -> None:
+        self._patient = patient and len(paths) > 1
+        self._later: deque[_Image] = deque()
         self._first_only = len(paths) > 1
         self._file: ImageFile | None = None
         self._path, self._number = paths[0], 0
         header = Header() if self._first_only else _header_of(paths[0])
         times_ns = header.times_ns or (None,) * header.pictures
-        self._images = (
+        self._images: Iterator[_Image] = (
             ((path, 0, None) for path in paths)
             if self._first_only
             else ((paths[0], number, pts_ns) for number, pts_ns in enumerate(times_ns))
@@ -55,11 +71,22 @@ class ImagesReader:
 
     def grab(self) -> Grabbed | None:
         """See `Reader`."""
-        image = next(self._images, None)
+        image = self._next()
         if image is None:
             return None
         self._path, self._number, pts_ns = image
         return Grabbed(pts_ns)
+
+    def _next(self) -> _Image | None:
+        for image in self._images:
+            if not (self._patient and _is_half_written(image[0])):
+                return image
+            self._later.append(image)
+        if not self._later:
+            return None
+        image = self._later.popleft()
+        time.sleep(max(0.0, _SETTLED_S - _age_s(image[0])))
+        return image
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`. `out` is not used."""
@@ -81,6 +108,23 @@ class ImagesReader:
 
     def close(self) -> None:
         """See `Reader`."""
+
+
+def _is_half_written(path: str) -> bool:
+    if _age_s(path) > _FRESH_S:
+        return False
+    try:
+        ImageFile(_read(path)).decode()
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def _age_s(path: str) -> float:
+    try:
+        return max(0.0, time.time() - os.stat(path).st_mtime)
+    except OSError:
+        return math.inf
 
 
 class ImageFile:

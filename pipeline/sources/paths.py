@@ -94,9 +94,10 @@ def open_path(path: str, config: "CameraConfig") -> "Reader":
     """
     match locate(path):
         case ImageFiles(paths):
+            from ..config import CaptureMode
             from .images import ImagesReader
 
-            return ImagesReader(paths)
+            return ImagesReader(paths, patient=config.mode is CaptureMode.LIVE)
         case VideoFile(path):
             from .video import open_file
 

@@ -14,7 +14,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from retinad.daemon.cli.app import COMMANDS, run_command
+from retinad.daemon.cli.app import COMMANDS, SERVER_COMMANDS, python_problem, run_command
 from retinad.daemon.config.directories import held
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.model.presets import PRESETS
@@ -118,6 +118,20 @@ def test_each_outcome_has_its_exit_code(
     arguments: list[str], code: ExitCode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(arguments) == code
+
+
+@pytest.mark.parametrize("command", sorted(SERVER_COMMANDS))
+def test_on_an_older_python_the_servers_commands_say_so(command: str) -> None:
+    problem = python_problem(["--x", command, "config.toml"], (3, 10))
+    assert problem is not None
+    assert problem.startswith(f"{command} needs Python 3.11 or newer, this is 3.10")
+    assert python_problem([command], (3, 11)) is None
+
+
+def test_a_subscribers_commands_run_on_an_older_python() -> None:
+    assert {command.__name__ for command in COMMANDS} - SERVER_COMMANDS == {"subscribe", "keygen", "schema", "version"}
+    for command in ("subscribe", "keygen", "schema", "version", "--help"):
+        assert python_problem([command], (3, 10)) is None
 
 
 # The help
@@ -361,15 +375,6 @@ def test_check_says_that_memories_will_not_be_kept(
 
 
 # schema, version
-
-
-def test_the_schema_describes_every_kind_of_message(capsys: pytest.CaptureFixture[str]) -> None:
-    run_command(["schema"])
-    document = json.loads(capsys.readouterr().out)
-    assert set(document["headers"]) == {"features", "status", "end", "hello"}
-    for header in document["headers"].values():
-        definition = document["$defs"][header["$ref"].removeprefix("#/$defs/")]
-        assert {"schema", "instance"} <= definition["properties"].keys()
 
 
 def test_versions_are_printed_without_importing_anything(capsys: pytest.CaptureFixture[str]) -> None:

@@ -219,3 +219,59 @@ def test_each_wrong_path_has_its_own_message(tmp_path: Path) -> None:
         assert path in str(caught.value)
         messages.add(str(caught.value).replace(path, ""))
     assert len(messages) == 6
+
+
+# A folder that another program writes to
+
+
+def numbered_folder(folder: Path, count: int = 3) -> list[str]:
+    for number in range(count):
+        cv2.imwrite(str(folder / f"{number}.png"), np.full((HEIGHT, WIDTH, 3), number, np.uint8))
+    return list_images(str(folder))
+
+
+def played(reader: ImagesReader) -> list[int | None]:
+    """The numbers of the pictures in the order in which they are read; None for one that cannot be decoded."""
+    numbers: list[int | None] = []
+    while reader.grab() is not None:
+        try:
+            numbers.append(int(reader.retrieve(None)[0, 0, 0]))
+        except UnreadableImage:
+            numbers.append(None)
+    return numbers
+
+
+@pytest.mark.parametrize("rest", ["at once", "never"])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_picture_half_written_at_its_turn_is_read_after_the_others(tmp_path: Path, share: float, rest: str) -> None:
+    paths = numbered_folder(tmp_path)
+    whole = Path(paths[0]).read_bytes()
+    Path(paths[0]).write_bytes(whole[: round(share * len(whole))])
+    reader = ImagesReader(paths, patient=True)
+    assert reader.grab() is not None
+    assert reader.retrieve(None)[0, 0, 0] == 1
+    if rest == "at once":
+        Path(paths[0]).write_bytes(whole)
+    assert played(reader) == [2, 0 if rest == "at once" else None]
+
+
+def test_a_damaged_old_picture_keeps_its_turn(tmp_path: Path) -> None:
+    paths = numbered_folder(tmp_path)
+    Path(paths[0]).write_bytes(b"x")
+    os.utime(paths[0], (1, 1))
+    assert played(ImagesReader(paths, patient=True)) == [None, 1, 2]
+
+
+def test_a_picture_that_vanishes_is_left_out(tmp_path: Path) -> None:
+    paths = numbered_folder(tmp_path)
+    os.remove(paths[0])
+    assert played(ImagesReader(paths, patient=True)) == [None, 1, 2]
+
+
+def test_a_recording_keeps_its_order(tmp_path: Path) -> None:
+    """`extract` names each picture by its place."""
+    paths = numbered_folder(tmp_path)
+    Path(paths[0]).write_bytes(b"")
+    reader = open_path(str(tmp_path), lossless(tmp_path))
+    assert isinstance(reader, ImagesReader)
+    assert played(reader) == [None, 1, 2]
