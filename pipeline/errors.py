@@ -9,6 +9,7 @@ PipelineError
 │   └── DeviceError     the device itself failed: the process must stop
 ├── StateError      a stream's memory cannot be saved, or a file does not match the stream
 └── PublishError    an endpoint cannot be bound or used
+    └── AccessError     another user could replace the socket of an endpoint
 """
 
 from collections.abc import Sequence
@@ -98,3 +99,7 @@ class PublishError(PipelineError):
     def __init__(self, reason: str, field: str | None = None) -> None:
         super().__init__(reason)
         self.field = field
+
+
+class AccessError(PublishError):
+    """Another user made a file of an endpoint, or could replace its socket and publish in its place."""

@@ -22,6 +22,7 @@ from .common import CommandState
 from .convert import convert
 from .default_config import config
 from .extract import extract
+from .keygen import keygen
 from .reload import reload
 from .renew import renew
 from .run import run
@@ -30,7 +31,7 @@ from .subscribe import subscribe
 from .switches import Command, Group
 from .version import version
 
-COMMANDS = (run, check, reload, renew, cameras, config, subscribe, extract, convert, bench, schema, version)
+COMMANDS = (run, check, reload, renew, cameras, config, subscribe, keygen, extract, convert, bench, schema, version)
 """All commands, in the order of the help."""
 
 _SERVER_PARTS = ("anyio", "cv2", "pydantic", "safetensors", "structlog", "torch")

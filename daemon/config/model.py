@@ -1,4 +1,4 @@
-"""Resolves `[model]` to a ModelConfig: preset, device and number format chosen, and the network's shape checked."""
+"""Resolves `[model]` to a ModelConfig: chooses preset, device and number format, and checks the network's shape."""
 
 import os
 from collections.abc import Iterator
@@ -30,15 +30,16 @@ _PLAIN = (
 """Keys that are fields of ModelConfig under the same name."""
 
 _LEAST_3D = 12
-"""The least head dimension, a multiple of 4, that time, rows and columns can share (`axis_channels`)."""
+"""The smallest head dimension that is a multiple of 4 and can be divided among time, rows and columns (see
+`axis_channels`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """The model, and what is wrong with it.
+    """A model resolved from `[model]`, and what is wrong with its settings.
 
     Attributes:
-        model: not placed yet, see `place_model`.
+        model: the model, not yet placed on a device (see `place_model`).
         stream: the preset's defaults for `[stream]`.
         faults: what is wrong.
     """
@@ -49,12 +50,12 @@ class ResolvedModel:
 
 
 def resolve_model(table: ModelTable, *, is_complete: bool = True) -> ResolvedModel:
-    """Put the keys of `[model]` over its preset.
+    """Override the defaults of the preset with the keys of `[model]`.
 
     Args:
         table: the checked table.
-        is_complete: whether all of its keys are valid. If not, conflicts between settings are not reported, since they
-            may be consequences of a key that was left out.
+        is_complete: whether all keys of the table are valid. If not, conflicts between settings are not reported, since
+            they may be consequences of a key that was left out.
     """
     preset = PRESETS[_preset_name(table)]
     keys = configured_keys(table)
@@ -83,13 +84,13 @@ def stand_in() -> ResolvedModel:
 
 
 def place_model(model: ModelConfig, table: ModelTable) -> tuple[ModelConfig, tuple[KeyFault, ...]]:
-    """Put a model on its device and in its number format. Imports torch, which takes a second, to look for a GPU.
+    """Set a model's device and number format. Imports torch, which takes a second, to look for a GPU.
 
     Returns:
         The model, and what is wrong with its settings on this device.
 
     Raises:
-        ModelError: the configured device is not there.
+        ModelError: the configured device does not exist.
     """
     device = resolve_device(table.device)
     placed = replace(model, device=device, dtype=resolve_dtype(table.dtype, device))
@@ -110,7 +111,7 @@ def _preset_name(table: ModelTable) -> str:
 
 
 def _only(keys: dict[str, Any], kind: type[NetworkConfig] | type[OutputConfig]) -> dict[str, Any]:
-    # The key `dtype` is the model's; that of the outputs is `output_dtype`.
+    # The key `dtype` sets the model's number format, and `output_dtype` that of the outputs.
     return {field.name: keys[field.name] for field in fields(kind) if field.name in keys and field.name != "dtype"}
 
 
@@ -121,7 +122,7 @@ def _default_output(preset: Preset, network: NetworkConfig) -> OutputConfig:
 
 
 def _resolve_weights(table: ModelTable, network: NetworkConfig) -> tuple[Path | None, Path | None, list[KeyFault]]:
-    # The files of `checkpoint` and `backbone_checkpoint`, one of them at most.
+    # The files of `checkpoint` and `backbone_checkpoint`, of which at most one may be set.
     texts = {"checkpoint": table.checkpoint, "backbone_checkpoint": table.backbone_checkpoint}
     faults = [
         KeyFault(("model", key), reason)
@@ -132,10 +133,10 @@ def _resolve_weights(table: ModelTable, network: NetworkConfig) -> tuple[Path | 
     path = ("model", "backbone_checkpoint")
     if backbone is not None and BACKBONES[network.patch_embed].release is None:
         released = [name for name, entry in BACKBONES.items() if entry.release is not None]
-        wanted = f"expected patch_embed to be one of {', '.join(released)} with it"
+        wanted = f"expected patch_embed to be one of {', '.join(released)}"
         faults.append(KeyFault(path, f"{wanted}, got {network.patch_embed!r}"))
     if whole is not None and backbone is not None:
-        faults.append(KeyFault(path, "expected no checkpoint with it: that contains the backbone"))
+        faults.append(KeyFault(path, "expected no checkpoint as well: a checkpoint already contains the backbone"))
         backbone = None
     return whole, backbone, faults
 
@@ -159,7 +160,7 @@ def _check_network(network: NetworkConfig) -> Iterator[KeyFault]:
         wanted = f"expected channels / heads to be at least {_LEAST_3D} with rope3d"
         yield KeyFault(path, f"{wanted}, got {head_channels}")
     for mismatch in BACKBONES[network.patch_embed].mismatches(network):
-        wanted = f"expected {mismatch.field} = {mismatch.expected} with it"
+        wanted = f"expected {mismatch.field} = {mismatch.expected} for this backbone"
         yield KeyFault(("model", "patch_embed"), f"{wanted}, got {mismatch.actual}")
 
 

@@ -23,7 +23,7 @@ def show_config(config: ServiceConfig) -> str:
         "exit_when_done": config.exit_when_done,
     }
     tables = [_table("[service]", service), *_publish_tables(config.publish), _table("[model]", _model(config.model))]
-    return "\n".join(tables + [_table("[[camera]]", _camera(camera)) for camera in config.cameras])
+    return "\n".join(tables + [_table("[[camera]]", _camera(camera)) for camera in (*config.cameras, *config.disabled)])
 
 
 def _publish_tables(publish: PublishConfig) -> list[str]:

@@ -20,6 +20,7 @@ from retinad.pipeline.sources.reader import SourceInfo
 from retinad.pipeline.sources.redact import mask
 from retinad.pipeline.worker import Worker
 
+from ..config.directories import writing_problem
 from ..config.keys import error_text
 from ..errors import only_error
 from ..exit_codes import ExitCode, JobError
@@ -93,6 +94,8 @@ class _Job:
             await anyio.to_thread.run_sync(check, abandon_on_cancel=True)
             self._reporter.say(f"{self._wanted.out} is complete: {before.frames} frames")
             return ExitCode.OK
+        if (problem := writing_problem(self._wanted.out)) is not None:  # before a model is loaded for nothing
+            raise JobError(ExitCode.CANNOT_CREATE, f"{self._wanted.out} cannot be written: {problem}")
         async with AsyncExitStack() as stack:
             with anyio.CancelScope() as loading:
                 self._interrupt.stop_with(loading.cancel)

@@ -169,7 +169,7 @@ class Cameras:
 
         def on_status(status: CameraStatus) -> None:
             if status.size is not None:
-                self._services.snapshots.check_size(config.name, status.size)
+                self._services.snapshots.check_size(config.name, config.crop[2:] if config.crop else status.size)
             if status.state is not CameraState.RUNNING:
                 run.lost()
             self._sink.camera_changed(with_rates(status, queue), queue.counters)

@@ -100,8 +100,6 @@ async def report(
                 advice="read faster, subscribe to fewer cameras, publish fewer layers, or raise publish.buffer_mb",
             )
             slow.clear()
-        if (problem := state.process.publisher.keys_error) is not None:
-            _log.error("authorized keys not readable, keeping the previous ones", problem=problem)
         monitor.lag.reset()
 
 

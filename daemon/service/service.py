@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 import structlog
@@ -10,6 +11,7 @@ from anyio.abc import TaskGroup
 
 from retinad.client.wire import ModelHeader
 from retinad.pipeline.capture.camera import CameraState
+from retinad.pipeline.capture.starts import CaptureStarts
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.heads import largest_outputs
@@ -23,6 +25,7 @@ from ..config.load import ServiceConfig
 from ..errors import only_error
 from ..exit_codes import ExitCode
 from ..kernel_cache import KernelCache
+from .access_log import log_access
 from .camera_log import FailureLog
 from .camera_run import CameraServices, MakeCamera
 from .cameras import Cameras
@@ -66,7 +69,7 @@ class Dependencies:
     versions: Mapping[str, str]
     take_renewals: Callable[[], Sequence[str] | None] = lambda: None
     make_engine: Callable[[ServiceConfig], AbstractContextManager[Engine]] = make_engine
-    make_camera: MakeCamera = LoggedCamera
+    make_camera: MakeCamera = field(default_factory=lambda: partial(LoggedCamera, starts=CaptureStarts()))
     startup: StartupTimer = field(default_factory=lambda: StartupTimer(KernelCache(None)))
 
 
@@ -172,6 +175,7 @@ class _Service:
         # All of this ends before the cameras do: no camera's status follows its `end`.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(report, cameras, monitor, announcer, publisher, self._notifier, heartbeat_s, name="report")
+            tasks.start_soon(log_access, publisher, name="log access")
             tasks.start_soon(monitor.follow_engine, worker, heartbeat_s, name="engine statistics")
             tasks.start_soon(self._reloader.run, self._signals.reload, cameras, monitor, name="reload")
             take_names = self._dependencies.take_renewals

@@ -1,17 +1,17 @@
-"""Converts an attention checkpoint into a hybrid whose global blocks are partly Kimi Delta Attention, for training.
+"""Converts an attention checkpoint, for training, into a hybrid in which some global blocks use Kimi Delta Attention.
 
 The new blocks are useless without training. The projections of queries, keys, values and outputs are copied. Weights
 that only a delta block has are initialised so that the block passes on and remembers its current input:
 
 * convolutions: the tap of the current token is 1, the others are 0;
-* decay: -log decay per token = softplus(dt_bias), since A_log = 0 and f_proj returns 0, so the state loses half in
-  `half_life_tokens` tokens. Only dt_bias makes the decay slow: an output of f_proj of the same magnitude, about 11,
-  still opens the gate, whereas a small exp(A_log) would keep it shut for any input;
-* beta: b_proj returns 0, whose sigmoid is 0.5;
-* output gate: g_proj returns its bias, and the weight of o_norm cancels its sigmoid.
+* decay: -log decay per token = softplus(dt_bias), since A_log = 0 and f_proj returns 0. dt_bias is chosen so that the
+  state halves in `half_life_tokens` tokens. Only dt_bias makes the decay slow: an f_proj output of the same magnitude,
+  about 11, still opens the decay gate, whereas a small exp(A_log) would keep the gate shut for any input;
+* beta: b_proj returns 0, so beta is sigmoid(0) = 0.5;
+* output gate: g_proj returns its bias, and the weight of o_norm cancels the sigmoid of that bias.
 
-The second layers of f_proj and g_proj and all of b_proj are 0. The first layers of f_proj and g_proj are random: if
-both layers were 0, neither would get a gradient.
+The weights of b_proj and of the second layers of f_proj and g_proj are 0. The first layers of f_proj and g_proj are
+random: if both layers were 0, neither would get a gradient.
 """
 
 import math
@@ -40,10 +40,10 @@ GATE_BIAS = 3.0
 """Bias of the output gate: its sigmoid, 0.953, is close to 1 but not saturated."""
 
 TAPS = 4
-"""Width of the short convolutions."""
+"""Width of the short convolutions, in tokens."""
 
 LOST = ("attn.qkv.bias", "attn.q_norm", "attn.k_norm", "attn.proj.bias", "the rotary positions")
-"""What a delta block has no use for."""
+"""The parts of an attention block that a delta block does not use."""
 
 NOTE = (
     "converted from an attention checkpoint and NOT trained since: the delta blocks start from its projections, and "
@@ -59,7 +59,7 @@ class Conversion:
 
     Attributes:
         blocks: indices of the global blocks that became delta blocks.
-        half_life_tokens: tokens after which a delta block's state has lost half.
+        half_life_tokens: number of tokens in which a delta block's state halves, before training.
         copied: number of tensors that are copied unchanged.
         note: a warning about the result, also in the file's metadata.
     """
@@ -81,15 +81,16 @@ def convert(
 ) -> Conversion:
     """Convert a checkpoint of attention blocks into one whose global blocks follow a pattern of mixers.
 
-    The source's tensors are memory-mapped and written one by one. Tensors of heads and the prefix of the keys do not
-    change. Projections keep the source's number format; decay and the norm's weights are float32.
+    The source's tensors are memory-mapped and written one by one. Tensors of the camera, depth and point heads
+    and the prefix of the keys do not change. Projections keep the source's number format; the parameters of the decay
+    and the weights of the norm are float32.
 
     Args:
         source: a checkpoint that `checkpoint_weights` accepts.
-        target: the safetensors file to write, atomically.
-        network: the source's shape.
-        mixers: the mixers of the global blocks, a pattern that repeats, with at least one `kda`.
-        half_life_tokens: tokens after which a delta block's state has lost half, before training.
+        target: the safetensors file, which is written atomically.
+        network: the shape of the source's network.
+        mixers: the mixers of the global blocks: a pattern that repeats and contains at least one `kda`.
+        half_life_tokens: number of tokens in which a delta block's state halves, before training.
         seed: seed of the random layers.
 
     Raises:
@@ -129,7 +130,7 @@ def _delta_blocks(mixers: Sequence[MixerName], network: NetworkConfig) -> tuple[
     blocks = tuple(number for number, mixer in enumerate(target) if mixer == "kda")
     if not blocks:
         raise ValueError(
-            f"expected a pattern with kda for at least one of {network.depth} blocks, got {','.join(mixers)}"
+            f"expected a pattern that gives kda to at least one of {network.depth} blocks, got {','.join(mixers)}"
         )
     return blocks
 

@@ -1,4 +1,4 @@
-"""PyTorch's dtypes by name, and the classification of its errors."""
+"""Translates names of dtypes to PyTorch's dtypes, and classifies PyTorch's errors."""
 
 import torch
 

@@ -1,4 +1,7 @@
-"""Resolves the configured device and number format. Torch, a second to import, is imported only to look for a GPU."""
+"""Resolves the configured device and number format.
+
+Torch takes a second to import, so it is imported only to look for a GPU.
+"""
 
 from ..config import DType
 from ..errors import ModelError

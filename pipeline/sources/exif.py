@@ -1,4 +1,4 @@
-"""EXIF orientation of the formats that OpenCV does not rotate (PNG, WebP)."""
+"""EXIF orientation: how to read it, and how to turn an image by it."""
 
 import struct
 
@@ -9,14 +9,8 @@ from ..frames import Pixels
 _ORIENTATION_TAG = 0x0112
 
 
-def orientation(data: bytes) -> int:
-    """The EXIF orientation of a PNG or WebP file: 1 to 8, 1 (upright) where there is none."""
-    marker = {b"\x89PNG": b"eXIf", b"RIFF": b"EXIF"}.get(data[:4])
-    start = data.find(marker) if marker else -1
-    if start < 0:
-        return 1
-    # In PNG the chunk's data follow its name. In WebP its length is in between, and some writers add JPEG's prefix.
-    tiff = data[start + (4 if data[:4] == b"\x89PNG" else 8) :].removeprefix(b"Exif\0\0")
+def first_orientation(tiff: bytes) -> int:
+    """The orientation in a block of EXIF, without JPEG's prefix: 1 to 8, 1 (upright) where there is none."""
     try:
         return _first_orientation(tiff)
     except struct.error:

@@ -28,9 +28,19 @@ _OPENCV = re.compile(rb"\[ ?(?:WARN|ERROR|FATAL):")
 _DECODER_SETUP = b"chosen by get_format"
 _CONTAINER = re.compile(rb"Format (\S+) probed with size")
 _CUT_OFF = b"Stream ends prematurely"
-_NOISE = re.compile(rb" ?(?:deprecated pixel format used|Stream ends prematurely at \d+, should be %d)" % (2**64 - 1))
-"""Warnings that are not forwarded: an older name of a pixel format, and the end of a stream without an announced length
-(2^64 - 1 here), which is reported in better words and damages no frame."""
+_NOISE = re.compile(
+    rb" ?(?:deprecated pixel format used|Cannot convert interlaced|Stream ends prematurely at \d+, should be %d)"
+    % (2**64 - 1)
+)
+"""Lines that are not forwarded: an older name of a pixel format, and what is reported in better words: an interlaced
+frame, and the end of a stream without an announced length (2^64 - 1 here), which damages no frame."""
+_REFUSED = b" -> fmt:"
+"""In each of swscale's messages about a frame that it does not convert. OpenCV ignores its result: `retrieve` succeeds
+and gives whatever was in memory."""
+_INTERLACED = b"Cannot convert interlaced"
+_LOGIN = re.compile(rb"\s*WWW-Authenticate:\s*([^\r\n]+)", re.IGNORECASE)
+"""Of an RTSP response with an error, whose headers FFmpeg prints at debug level."""
+_ERROR_STATUS = re.compile(rb"(?:method \w+ failed:|HTTP error) ?(\d{3})")
 _REQUEST = b" request: "
 _READ = b" Statistics: "
 _MOST_REQUESTS = 8
@@ -45,14 +55,22 @@ class FFmpegLog:
 
     Attributes:
         decoder_setups: how often decoders were set up, as of the last `catch_up`.
+        refused: number of frames that FFmpeg decoded but did not convert to BGR, likewise.
+        interlaced: whether one of them was refused because it is interlaced.
         container: FFmpeg's name of the detected container format, or an empty string.
         cut_off: whether an HTTP server closed the connection before it had sent everything that it announced.
         requests: number of HTTP requests sent.
         read: whether FFmpeg has read the response to one of them, and closed it.
+        login_refused: whether the last response with an error was a 401.
+        logins: the ways to log in that RTSP responses offered, as in their headers.
     """
 
     def __init__(self) -> None:
+        self.login_refused = False
+        self.logins: list[str] = []
         self.decoder_setups = 0
+        self.refused = 0
+        self.interlaced = False
         self.container = ""
         self.cut_off = False
         self.requests = 0
@@ -124,7 +142,11 @@ class FFmpegLog:
     def _on_line(self, line: bytes) -> None:
         # A message without a newline is followed by the next on the same line; only the first of a message's lines has
         # the prefix.
+        if _REFUSED in line:
+            self.refused += 1
         before, *messages = _START.split(line)
+        if login := _LOGIN.match(before):
+            self.logins.append(login[1].decode(errors="replace"))
         if before and (self._forwarding or _OPENCV.match(before)):
             self._forward(before)
         for message in messages:
@@ -137,8 +159,14 @@ class FFmpegLog:
     def _note(self, message: bytes) -> None:
         if _DECODER_SETUP in message:
             self.decoder_setups += 1
+        elif _INTERLACED in message:
+            self.interlaced = True
         elif _CUT_OFF in message:
             self.cut_off = True
+        elif status := _ERROR_STATUS.search(message):
+            self.login_refused = status[1] == b"401"
+        elif login := _LOGIN.match(message):
+            self.logins.append(login[1].decode(errors="replace"))
         elif message.startswith(_REQUEST):
             self.requests += 1
         elif message.startswith(_READ):

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,16 @@ from ..frames import Pixels
 from . import ffmpeg_log
 from .reader import RefusedError
 
+MAX_IMAGE_PIXELS = 2**26
+"""67 megapixels: an image of 200 MB."""
+
 if TYPE_CHECKING:
     import cv2
 else:
     # OpenCV reads these from the environment of its process, which serves one camera. Set before the import.
     os.environ["OPENCV_LOG_LEVEL"] = "WARNING"
     os.environ["OPENCV_FFMPEG_LOGLEVEL"] = str(ffmpeg_log.LEVEL)  # only warnings and errors reach the service
-    os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"] = str(2**26)  # 67 megapixels: an image of 200 MB
+    os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"] = str(MAX_IMAGE_PIXELS)
     os.environ["OPENCV_FFMPEG_DECODE_ATTEMPTS"] = "1024"  # corrupt packets in a row before a file counts as ended
     import cv2
 
@@ -30,6 +33,7 @@ class CaptureBackend(IntEnum):
 
     FFMPEG = cv2.CAP_FFMPEG
     V4L2 = cv2.CAP_V4L2
+    GSTREAMER = cv2.CAP_GSTREAMER
 
 
 class Property(IntEnum):
@@ -109,6 +113,18 @@ class VideoCapture:
         self._capture.release()
 
 
+def has_backend(backend: CaptureBackend) -> bool:
+    """Whether this build of OpenCV has a backend."""
+    return bool(cv2.videoio_registry.hasBackend(int(backend)))
+
+
+def loaded_library(name: str) -> str | None:
+    """The file of a library that OpenCV has loaded, such as `libavformat`; None if there is none of this name."""
+    with open("/proc/self/maps") as maps:
+        paths = (line.split(maxsplit=5)[-1].strip() for line in maps)
+        return next((path for path in paths if os.path.basename(path).startswith(name)), None)
+
+
 def set_rtsp_transport(transport: str) -> None:
     """Set the RTSP transport of this process, which reads one source only."""
     os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] = f"rtsp_transport;{transport}"
@@ -144,6 +160,14 @@ def decode_image(data: bytes, *, as_stored: bool) -> npt.NDArray[np.generic] | N
         return cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:
         return None
+
+
+def decode_pages(data: bytes, start: int, end: int) -> Sequence[npt.NDArray[np.generic]]:
+    """Decode pictures of a file that holds several, as stored: those from `start` to before `end` that can be read."""
+    try:
+        return cv2.imdecodemulti(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED, None, (start, end))[1]
+    except cv2.error:
+        return ()
 
 
 def _as_pixels(image: npt.NDArray[np.generic]) -> Pixels:

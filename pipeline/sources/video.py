@@ -1,6 +1,7 @@
 """Reads video files and network streams through OpenCV's FFmpeg backend."""
 
 import os
+import stat
 import sys
 import time
 from contextlib import ExitStack, closing
@@ -10,14 +11,29 @@ from ..config import CameraConfig, CaptureMode
 from ..errors import SourceError, SourceFault
 from ..frames import Pixels
 from . import opencv
+from .display_matrix import file_orientation
+from .exif import upright
 from .ffmpeg_log import FFmpegLog
+from .login import parse_challenges, refusal_reason
 from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, RefusedError, SourceInfo, UnreadableImage
 from .redact import redact_url
 
 _ATTEMPTS = 1000
 """Damaged frames in a row that are skipped. OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
-_LOGIN_UNKNOWN = "it asks for a login (401) that FFmpeg does not support (supported: Basic and Digest)"
+_MOST_REFUSED = 5
+"""Frames in a row that FFmpeg does not convert to BGR until a source without a single good one is given up."""
+_INTERLACED = (
+    "is interlaced, which this build of OpenCV cannot decode: set the camera to a progressive mode (1080p instead of"
+    " 1080i), or convert the file (ffmpeg -i IN -vf yadif OUT)"
+)
+_BY_OPENCV = (1, 3, 6, 8)
+"""Orientations that OpenCV applies: those without a mirror."""
+_SLANTED = "its display matrix neither turns by quarters nor mirrors: frames are as stored"
+_LOGIN_UNKNOWN = "it asks for a login (401) that FFmpeg does not know (it knows Basic, and Digest with MD5)"
+_COUNTING = frozenset({"avi"})
+"""Containers that count the frames to be shown. MP4 counts the stored ones, of which an edit list may hide some; for
+Matroska, MPEG-TS and others OpenCV multiplies the duration, which may be that of the sound, by the rate."""
 _MAX_FPS = 1000.0
 _MAX_FRAMES = 10**9
 
@@ -52,12 +68,23 @@ def _open(
             capture = VideoCapture(source, CaptureBackend.FFMPEG, _settings(config), name, fault, guess)
         except RefusedError as refusal:
             log.catch_up()
+            if log.login_refused:
+                reason = refusal_reason(source, parse_challenges(log.logins))
+                raise SourceError(SourceFault.AUTH, f"{refusal}: {reason}") from refusal
             if log.login_unknown:
                 raise RefusedError(SourceFault.AUTH, str(refusal), _LOGIN_UNKNOWN) from refusal
             raise
         log.catch_up()
         ends = not network or (config.mode is CaptureMode.LOSSLESS and _is_file(source, log.container))
-        reader = VideoReader(capture, log, name, ends=ends, timeout_s=config.stall_timeout_s)
+        reader = VideoReader(
+            capture,
+            log,
+            name,
+            ends=ends,
+            counted=log.container in _COUNTING,
+            timeout_s=config.stall_timeout_s,
+            orientation=1 if network else file_orientation(source),
+        )
         opened.pop_all()
         return reader
 
@@ -66,6 +93,8 @@ class DecoderLog(Protocol):
     """The part of `FFmpegLog` that a reader uses."""
 
     decoder_setups: int
+    refused: int
+    interlaced: bool
     cut_off: bool
 
     def catch_up(self) -> None:
@@ -83,11 +112,22 @@ class VideoReader:
         log: FFmpeg's log; closed with the reader.
         name: name for error messages.
         ends: whether it is a file. A stream that announces its length is finite too.
+        counted: whether its container counts the frames to be shown.
         timeout_s: seconds of silence after which a read gives up.
+        orientation: EXIF orientation by which frames are turned, if it has a mirror (OpenCV applies the others); None
+            to leave them as they are.
     """
 
     def __init__(
-        self, capture: VideoCapture, log: DecoderLog, name: str, *, ends: bool, timeout_s: float = 0.0
+        self,
+        capture: VideoCapture,
+        log: DecoderLog,
+        name: str,
+        *,
+        ends: bool,
+        counted: bool = True,
+        timeout_s: float = 0.0,
+        orientation: int | None = 1,
     ) -> None:
         self._capture = capture
         self._log = log
@@ -95,22 +135,32 @@ class VideoReader:
         self._timeout_s = timeout_s
         self._name = name
         self._position_ms: float | None = None
-        capture.set(Property.AUTO_ORIENTATION, 1)  # the default has changed between OpenCV releases
+        self._converted = False
+        self._refused = self._refused_in_a_row = 0
+        by_opencv = orientation in _BY_OPENCV
+        self._orientation = 1 if by_opencv or orientation is None else orientation
+        capture.set(Property.AUTO_ORIENTATION, int(by_opencv))  # the default has changed between OpenCV releases
         frames = _plausible(capture.get(Property.FRAME_COUNT), _MAX_FRAMES)
         finite = ends or frames is not None
+        size = (int(capture.get(Property.WIDTH) or 0), int(capture.get(Property.HEIGHT) or 0))
+        width, height = size if self._orientation < 5 else size[::-1]
         self.info = SourceInfo(
             backend="ffmpeg",
-            width=int(capture.get(Property.WIDTH) or 0),
-            height=int(capture.get(Property.HEIGHT) or 0),
+            width=width,
+            height=height,
             fps=_plausible(capture.get(Property.FPS), _MAX_FPS),
             codec=opencv.fourcc_text(capture.get(Property.FOURCC)),
             frame_count=None if frames is None else int(frames),
+            counted=counted,
             finite=finite,
             live=not finite,
+            notes=(_SLANTED,) if orientation is None else (),
         )
 
     def grab(self) -> Grabbed | None:
         """See `Reader`."""
+        if self._refused_in_a_row >= _MOST_REFUSED and not (self.info.finite and self._converted):
+            raise self._refusal_error()
         started_s = time.monotonic()
         for lost in range(_ATTEMPTS):
             if self._capture.grab():
@@ -121,8 +171,13 @@ class VideoReader:
                 raise SourceError(SourceFault.STALLED, f"{self._name} sent nothing for {waited_s:.0f} s")
         self._log.catch_up()
         if self.info.finite and not self._log.cut_off:
+            self._check_not_empty()
             return None
         raise SourceError(SourceFault.CLOSED, f"{self._name} closed the stream")
+
+    def _check_not_empty(self) -> None:
+        if self._refused and not self._converted:
+            raise self._refusal_error()
 
     def _check_format(self) -> None:
         # Decoders are set up at least once before the first frame. A setup after it means a change of format.
@@ -142,10 +197,28 @@ class VideoReader:
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`."""
-        pixels = self._capture.retrieve(out)
+        pixels = self._capture.retrieve(out if self._orientation == 1 else None)
         if pixels is None:
             raise UnreadableImage(f"a frame of {self._name} cannot be decoded")
-        return pixels
+        self._check_converted()
+        return upright(pixels, self._orientation) if self._orientation > 1 else pixels
+
+    def _check_converted(self) -> None:
+        # OpenCV reports success even if FFmpeg left its memory as it was.
+        self._log.catch_up()
+        before, self._refused = self._refused, self._log.refused
+        if self._refused == before:
+            self._converted = True
+            self._refused_in_a_row = 0
+            return
+        self._refused_in_a_row += 1
+        raise UnreadableImage(f"a frame of {self._name} {self._refusal()}")
+
+    def _refusal_error(self) -> SourceError:
+        return SourceError(SourceFault.CODEC, f"{self._name} {self._refusal()}")
+
+    def _refusal(self) -> str:
+        return _INTERLACED if self._log.interlaced else "has a pixel format that FFmpeg does not convert to BGR"
 
     def close(self) -> None:
         """See `Reader`."""
@@ -155,7 +228,7 @@ class VideoReader:
 
 def _is_file(url: str, container: str) -> bool:
     # Cameras send multipart JPEG (mpjpeg). Anything else that a web server sends ends, with or without a known length.
-    return url.lower().startswith("http") and container != "mpjpeg"
+    return url.startswith("http") and container != "mpjpeg"
 
 
 def _settings(config: CameraConfig) -> dict[Property, int]:
@@ -169,6 +242,8 @@ def _settings(config: CameraConfig) -> dict[Property, int]:
 
 def _check_file(path: str) -> None:
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            return  # a look would take the first bytes, and its end would end the writer
         with open(path, "rb") as file:
             empty = not file.read(1)
     except PermissionError as exc:

@@ -16,7 +16,7 @@ from retinad.pipeline.config import OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine, Outcome
 from retinad.pipeline.engine.preprocess import preprocess, resize_geometry
 from retinad.pipeline.errors import DeviceError, ModelError
-from retinad.pipeline.frames import Features, Flag, FrameStamp
+from retinad.pipeline.frames import CropPlace, Features, Flag, FrameStamp
 
 from ..model.golden import new_state, run_stream
 from .engine_rig import CONFIG, NETWORK, STREAM, alone, assert_same, bad, frame, good, model_of, play
@@ -63,6 +63,22 @@ def test_a_record_says_how_the_frame_was_resized(engine: Engine) -> None:
     (record,) = good(engine.step([frame("a", 0, size=(64, 32))]))
     geometry = resize_geometry((64, 32), ResizeMode.PAD, 56, 14)
     assert (record.model_size, record.grid, record.to_source) == ((56, 56), (4, 4), geometry.to_source)
+
+
+def test_a_record_of_a_cropped_frame_refers_to_the_whole_one(engine: Engine) -> None:
+    """The features are those of the part, and a model pixel is at the source pixel that it was made from."""
+    engine.open_stream("a", StreamConfig(scale_frames=1), ResizeMode.CROP)
+    engine.open_stream("b", StreamConfig(scale_frames=1), ResizeMode.CROP)
+    whole = frame("a", 0, size=(64, 32))
+    place = CropPlace(left=10, top=5, captured_size=(200, 100))
+    part = frame("b", 0, size=(64, 32))
+    part = replace(part, stamp=replace(part.stamp, crop=place), pixels=whole.pixels)
+    (of_whole,), (of_part,) = good(engine.step([whole])), good(engine.step([part]))
+    np.testing.assert_array_equal(of_part.tensors[0].data, of_whole.tensors[0].data)
+    (a, b, c), (d, e, f) = of_whole.to_source
+    assert of_part.to_source == ((a, b, c + 10), (d, e, f + 5))
+    assert (of_part.stamp.captured_size, of_part.stamp.source_size) == ((200, 100), (64, 32))
+    assert of_whole.stamp.captured_size == (64, 32)
 
 
 def test_a_record_says_where_its_time_was_spent(engine: Engine) -> None:

@@ -68,6 +68,16 @@ def test_facts_that_only_the_log_has_are_recorded(read_log: ReadLog) -> None:
     assert read_log("[OPENCV:FFMPEG:16] Stream ends prematurely at 1, should be 2\n")[0].cut_off
 
 
+def test_frames_that_are_not_converted_are_counted(read_log: ReadLog) -> None:
+    """The service reports an interlaced frame in better words; of any other kind the line is the only reason."""
+    reason = " (Invalid argument): fmt:yuv420p csp:unknown prim:unknown trc:unknown -> fmt:bgr24 csp:gbr prim:unknown\n"
+    interlaced = "[OPENCV:FFMPEG:16] Cannot convert interlaced to progressive frames or vice versa.\n"
+    log, lines = read_log((interlaced + reason) * 3)
+    assert (log.refused, log.interlaced, lines) == (3, True, [])
+    log, lines = read_log("[OPENCV:FFMPEG:16] Unsupported input" + reason)
+    assert (log.refused, log.interlaced, len(lines)) == (1, False, 1)
+
+
 def test_a_request_without_a_response_or_reason_was_answered_with_401(read_log: ReadLog) -> None:
     request, read = "[OPENCV:FFMPEG:48] request: GET /x HTTP/1.1\r\n\r\n", "[OPENCV:FFMPEG:40] Statistics: 3\n"
     assert read_log(request)[0].login_unknown

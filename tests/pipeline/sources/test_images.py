@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinad.pipeline.errors import SourceError, SourceFault
-from retinad.pipeline.sources.exif import orientation, upright
+from retinad.pipeline.sources.exif import first_orientation, upright
 from retinad.pipeline.sources.images import ImagesReader, decode
 from retinad.pipeline.sources.paths import list_images, match_files, natural_key, open_path
 from retinad.pipeline.sources.reader import UnreadableImage
@@ -40,10 +40,16 @@ def exif(number: int) -> bytes:
     return b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, number, 0, 0)
 
 
+def png_with_chunks(image: Image, *chunks: tuple[bytes, bytes]) -> bytes:
+    data = encode(image)
+    pieces = [
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
+    ]
+    return data[:33] + b"".join(pieces) + data[33:]  # after the signature and IHDR
+
+
 def png_with_exif(image: Image, number: int) -> bytes:
-    data, body = encode(image), b"eXIf" + exif(number)
-    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
-    return data[:33] + chunk + data[33:]  # after the signature and IHDR
+    return png_with_chunks(image, (b"eXIf", exif(number)))
 
 
 def jpeg_with_exif(image: Image, number: int) -> bytes:
@@ -90,7 +96,8 @@ def test_transparency_and_orientation_combine() -> None:
 
 @pytest.mark.parametrize("tail", [b"", b"MM", b"XX\0*\0\0\0\x08", b"II*\0\xff\xff\xff\xff", exif(0), exif(9)])
 def test_damaged_orientation_means_upright(tail: bytes) -> None:
-    assert orientation(b"\x89PNG....eXIf" + tail) == 1
+    assert first_orientation(tail) == 1
+    assert decode(png_with_chunks(random_image(), (b"eXIf", tail))).shape == (HEIGHT, WIDTH, 3)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (241, 321), (1, 1000)])
@@ -119,7 +126,7 @@ def test_a_header_that_claims_a_huge_image_costs_no_memory() -> None:
     data = bytearray(encode(random_image()))
     data[16:29] = head
     data[29:33] = struct.pack(">I", zlib.crc32(b"IHDR" + head))
-    with pytest.raises(ValueError, match="not an image"):
+    with pytest.raises(ValueError, match="larger than 67 megapixels: 100000x100000"):
         decode(bytes(data))
 
 
@@ -172,6 +179,23 @@ def test_folders_are_listed_with_their_gaps(make_folder: Callable[..., Path]) ->
     names = [Path(path).name for path in list_images(str(folder))]
     assert names == [f"f{number}.png" for number in range(12) if number != 3]
     assert [Path(path).name for path in match_files(f"{folder}/f1*.png")] == ["f1.png", "f10.png", "f11.png"]
+
+
+def test_two_stars_match_any_number_of_folders(tmp_path: Path) -> None:
+    for place in ("", "a", "a/b", "a/b/c", ".hidden"):
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / "f.png").touch()
+    (tmp_path / "a" / "b.png").mkdir()
+    for number in range(9):
+        (tmp_path / "a" / f"back{number}").symlink_to(tmp_path)
+    expected = ["a/b/c/f.png", "a/b/f.png", "a/f.png", "f.png"]
+    for pattern in ("**/*.png", "**/**/*.png", "**/f.png"):
+        found = match_files(f"{tmp_path}/{pattern}")
+        assert sorted(os.path.relpath(path, tmp_path) for path in found) == expected, pattern
+    assert len(match_files(f"{tmp_path}/a/**/f.png")) == 3
+    assert len(match_files(f"{tmp_path}/*/*.png")) == 1
+    with pytest.raises(SourceError, match="no file matches"):
+        match_files(f"{tmp_path}/**/*.tif")
 
 
 def test_each_wrong_path_has_its_own_message(tmp_path: Path) -> None:

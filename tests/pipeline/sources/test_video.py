@@ -32,6 +32,8 @@ class FakeLog:
     """A log without lines."""
 
     decoder_setups = 1
+    refused = 0
+    interlaced = False
     cut_off = False
 
     def catch_up(self) -> None:
