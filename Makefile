@@ -6,7 +6,7 @@ CONFIG ?= config.toml
 # Duration of `make soak`, in minutes.
 MINUTES ?= 60
 # Number of tests that run side by side: one more than the cores of a small machine, since many tests wait for a service
-# or a timeout. If a loaded machine fails some, set RETINAD_TEST_TIME_SCALE (tests/deadlines.py).
+# or a timeout. If a loaded machine fails some, set TEST_TIME_SCALE (tests/deadlines.py).
 WORKERS ?= 3
 comma := ,
 # A machine with an NVIDIA driver gets the GPU packages too.

@@ -1,6 +1,6 @@
 """Test deadlines, scaled by one setting so that a slow or loaded machine does not fail them.
 
-`RETINAD_TEST_TIME_SCALE=3 make test` triples every deadline that goes through `scaled`, and pytest's own timeout of
+`TEST_TIME_SCALE=3 make test` triples every deadline that goes through `scaled`, and pytest's own timeout of
 each test. The default is 1.0.
 
 Scale how long a test waits before it gives up, and how long the product may take (it stops within 3 s). Do not scale
@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Mapping
 
-VARIABLE = "RETINAD_TEST_TIME_SCALE"
+VARIABLE = "TEST_TIME_SCALE"
 
 
 def read_scale(environment: Mapping[str, str]) -> float:

@@ -38,9 +38,7 @@ if sys.version_info >= (3, 11):
 else:
     COMMANDS = (subscribe, keygen, schema, version)
 
-SERVER_COMMANDS = frozenset(
-    {"run", "check", "reload", "renew", "cameras", "config", "extract", "convert", "bench"}
-)
+SERVER_COMMANDS = frozenset({"run", "check", "reload", "renew", "cameras", "config", "extract", "convert", "bench"})
 """Commands that need Python 3.11; a subscriber's run on 3.10 too."""
 
 _SERVER_PARTS = ("anyio", "cv2", "pydantic", "safetensors", "structlog", "torch")

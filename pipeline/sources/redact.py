@@ -19,9 +19,7 @@ _PROPERTY = re.compile(r"[\w-]*(?:pw|pass\w*|key|token|secret)\s*=\s*(?:\"([^\"]
 PLACEHOLDER = "USER:PASSWORD@HOST/PATH"
 """An address to fill in, as errors show it."""
 _ABSTRACT_SOCKET = r"ipc://@[^\s\"'<>@]*(?:[\s\"'<>]|$)"
-_USERINFO = re.compile(
-    rf"(\b(?!{_ABSTRACT_SOCKET})\w[\w+.-]*://)(?!{PLACEHOLDER}(?![^\s\"'<>]))[^\s\"'<>]*@"
-)
+_USERINFO = re.compile(rf"(\b(?!{_ABSTRACT_SOCKET})\w[\w+.-]*://)(?!{PLACEHOLDER}(?![^\s\"'<>]))[^\s\"'<>]*@")
 _SEPARATOR = re.compile(r"[@:/?#\[\]]")
 _IPV6 = r"\[[0-9A-Fa-f:.]+(?:%\w+)?\]"
 _CLEARLY_HOST = re.compile(rf"(?:{_IPV6}|localhost|[^@:\[\]]+\.[^@:\[\]]+)(?::\d*)?")

@@ -136,5 +136,5 @@ def test_a_reload_that_disables_a_camera_removes_it(tmp_path: Path) -> None:
     new = load_config(path, {})
     assert not list(different_keys(old, new))
     with structlog.testing.capture_logs() as lines:
-        log_reload(old, new)
+        log_reload(plan_reload(old, new))
     assert (lines[0]["added"], lines[0]["removed"], lines[0]["changed"]) == ([], ["goes"], [])
