@@ -10,13 +10,15 @@ MINUTES ?= 60
 WORKERS ?= 3
 comma := ,
 # A machine with an NVIDIA driver gets the GPU packages too.
-EXTRAS := server$(if $(shell command -v nvidia-smi),$(comma)gpu)
+GPU := $(shell command -v nvidia-smi)
+EXTRAS := server$(if $(GPU),$(comma)gpu)
+CONSTRAINTS := constraints-$(if $(GPU),gpu,cpu).txt
 
 SOURCES := $(shell find daemon pipeline kernels client -name '*.py' | sort)
 # The stamp's name changes with each new, moved or deleted file: the installed link tree must follow.
-STATE := $(shell { echo $(SOURCES) $(EXTRAS); cat pyproject.toml constraints.txt; } | cksum | cut -d' ' -f1)
+STATE := $(shell { echo $(SOURCES) $(EXTRAS); cat pyproject.toml constraints*.txt; } | cksum | cut -d' ' -f1)
 # Without --no-compile, pip would write 180 MB of bytecode, most of it never used.
-INSTALL := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt --no-build-isolation
+INSTALL := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint $(CONSTRAINTS) --no-build-isolation
 
 # Some container images forbid bytecode. Each process that a test starts would then compile torch again: importing it
 # takes 2.5 s of CPU instead of 1.3, and collecting the tests 7.6 s instead of 3.5.

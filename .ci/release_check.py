@@ -1,7 +1,6 @@
 """Checks a release: builds the sdist and a wheel from it, installs the wheel in a fresh environment, and uses it there.
 
-`make release-check` runs it. The checked files stay in dist/. pip decides which build of torch it installs: set
-PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu for the small one.
+`make release-check` runs it. The checked files stay in dist/. pip decides which build of torch it installs.
 """
 
 import json
@@ -74,7 +73,7 @@ def check_contents(wheel: Path) -> None:
 def install(wheel: Path, folder: Path) -> Path:
     """Install the wheel with what the service needs, in the tested versions; return the folder of its programs."""
     venv.create(folder, with_pip=True)
-    options = ["--quiet", "--no-compile", "--constraint", str(ROOT / "constraints.txt")]
+    options = ["--quiet", "--no-compile", "--constraint", str(ROOT / "constraints-cpu.txt")]
     run([str(folder / "bin" / "pip"), "install", *options, f"{wheel}[server]"], cwd=folder)
     return folder / "bin"
 

@@ -1,4 +1,7 @@
-"""The SUB socket behind both subscribers: options, reconnects, gaps and diagnostics; everything except waiting."""
+"""The SUB socket that both subscribers use: sets its options, reconnects, detects gaps and explains silence.
+
+Each subscriber adds only its own way of waiting.
+"""
 
 import time
 from collections.abc import Iterator
@@ -16,13 +19,15 @@ from .wire import EndHeader, FeaturesHeader, HelloHeader, Kind, Message, decode,
 
 MAX_PART_BYTES = 1 << 30
 BURST = 1000
-"""Most messages drained in one call, so that a service faster than its subscriber cannot hold the call forever."""
+"""Maximum number of messages taken from the socket in one call. Without a limit, a service that is faster than its
+subscriber could keep one call busy forever."""
 SETTLE_S = 0.005
-"""Time to wait for an even newer record after draining a full queue; a full queue refills faster than this."""
+"""Seconds to wait for an even newer record after a full queue was drained; a full queue refills faster than this."""
 RETRY_S = 1.0
-"""Interval between attempts after the service refused the connection."""
+"""Seconds between connection attempts after the service has refused the connection."""
 SILENCE_S = 15.0
-"""Silence after which the link counts as dead and is reconnected; three service heartbeats if that is longer."""
+"""Seconds without a message after which the link counts as dead and is reconnected. If three heartbeat intervals of
+the service are longer, they are used instead."""
 
 _MONITOR_ENDPOINT = "inproc://monitor"
 _Socket = zmq.Socket[bytes]
@@ -31,11 +36,11 @@ _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PRO
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """Keys for a service that uses CURVE, in the files that `zmq.auth.create_certificates` writes.
+    """The key files for a service that uses CURVE, in the format that `zmq.auth.create_certificates` writes.
 
     Attributes:
-        client_secret_key_file: this client's own key pair; the service must list its public key.
-        server_public_key_file: the service's public key.
+        client_secret_key_file: file with this client's own key pair, whose public key the service must list.
+        server_public_key_file: file with the service's public key.
     """
 
     client_secret_key_file: Path
@@ -50,9 +55,10 @@ class Subscription:
         endpoint: address at which the service publishes.
         cameras: camera names; empty for all cameras.
         kinds: message kinds.
-        latest_only: whether to skip every record except the newest of its camera and kind.
+        latest_only: whether to return only the newest waiting record of each camera and kind, and skip older ones.
         curve: keys, or None for a plain connection.
-        receive_hwm: receive high-water mark in messages; with the service's own limit, it bounds the age of a record.
+        receive_hwm: receive high-water mark: maximum number of messages queued on this side. This limit and the
+            service's own limit bound the age of a record.
     """
 
     endpoint: str
@@ -78,6 +84,7 @@ class Connection:
         self._announced_cameras: tuple[str, ...] | None = None
         self._connected = False
         self._refused = False
+        self._mismatch = False
         self._retry_at_s = 0.0
         self._heard_at_s = time.monotonic()
         self._silent_for_s = SILENCE_S
@@ -98,14 +105,14 @@ class Connection:
         """
         if not self._subscription.latest_only:
             return next((make_record(message, gaps) for message, gaps in self._received()), None)
-        has_room = len(self._pending) < MAX_CAMERAS  # else a flood of names would come in faster than it is handed out
+        has_room = len(self._pending) < MAX_CAMERAS  # else a flood of camera names fills it faster than calls empty it
         if has_room and self._take_latest() and self._subscription.receive_hwm <= self._superseded < BURST:
             return None  # the queue was full: it is refilling with newer messages, so drain it again first
         self._superseded = 0
         return make_record(*self._pending.pop(next(iter(self._pending)))) if self._pending else None
 
     def patience_s(self, left_s: float) -> float:
-        """Seconds to wait for input before polling again, at most `left_s`; also reconnects when that is due."""
+        """Seconds to wait for input before polling again, at most `left_s`. Reconnects first if a reconnect is due."""
         if self._pending:
             return SETTLE_S
         self._take_events()
@@ -117,10 +124,12 @@ class Connection:
     def silence(self, timeout_s: float) -> str:
         """The likely reason for receiving nothing, and what to check."""
         start = f"no message from {self._subscription.endpoint} in {timeout_s:g} s: "
+        if self._refused and self._mismatch:
+            return start + f"the service refuses the connection. {self._mismatch_advice()}"
         if self._refused:
             return start + (
                 "the service refuses the connection. Check the CURVE keys: this client's public key must be in the "
-                "service's list, and the server's public key must be the service's"
+                "service's list, and the server's public key on this side must be the service's own key"
             )
         if not self._connected:
             return start + "not connected. Check that the service runs and publishes at this endpoint"
@@ -197,10 +206,21 @@ class Connection:
 
     def _take_events(self) -> None:
         while self._monitor.poll(0):
-            event = parse_monitor_message(self._monitor.recv_multipart())["event"]
+            message = parse_monitor_message(self._monitor.recv_multipart())
+            event = message["event"]
             self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if event != zmq.EVENT_DISCONNECTED:
                 self._refused = bool(event & _REFUSED)
+                self._mismatch = message["value"] == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+
+    def _mismatch_advice(self) -> str:
+        if self._subscription.curve:
+            return "It does not encrypt, and this client has CURVE keys: connect without them (no `curve`)"
+        return (
+            "It encrypts, and this client has no CURVE keys: pass its own key pair and the service's public key "
+            "(`curve=CurveKeys(...)`, or --client-key and --server-key), and have its public key added to the "
+            "service's authorized keys"
+        )
 
     def _advice(self) -> str:
         announced = self._announced_cameras
@@ -208,8 +228,8 @@ class Connection:
             return "Check that this is a retinad service and that its cameras run; it may still be loading its model"
         unknown = [camera for camera in self._subscription.cameras if camera not in announced]
         if unknown:
-            return f"It has no camera {', '.join(unknown)}; it has {', '.join(announced) or 'none'}"
-        return f"Check that its cameras run (see kind `status`): {', '.join(announced) or 'it has none'}"
+            return f"The service has no camera {', '.join(unknown)}; it has {', '.join(announced) or 'none'}"
+        return f"Check that the service's cameras run (see kind `status`): {', '.join(announced) or 'it has none'}"
 
 
 def _prefixes(subscription: Subscription) -> Iterator[bytes]:
@@ -243,3 +263,9 @@ def _set_curve(socket: _Socket, keys: CurveKeys) -> None:
     socket.curve_publickey = client.public_key
     socket.curve_secretkey = client.secret_key
     socket.curve_serverkey = load_keys(keys.server_public_key_file).public_key
+
+
+def new_key_pair() -> tuple[bytes, bytes]:
+    """A new CURVE key pair, public and secret, in Z85."""
+    public, secret = zmq.curve_keypair()
+    return public, secret

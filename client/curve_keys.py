@@ -1,14 +1,22 @@
-"""Reads CURVE key files as `zmq.auth.create_certificates` writes them, for subscribers and for the service.
+"""Reads and writes CURVE key files as `zmq.auth.create_certificates` does, for subscribers and for the service.
 
 Needs no zmq. Errors name the file and never quote a key.
 """
 
+import errno
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-"""Digits of Z85 (rfc.zeromq.org/spec/32): five digits encode four bytes."""
+"""The digits of the Z85 encoding (rfc.zeromq.org/spec/32), in which five digits encode four bytes."""
 _KEY_DIGITS = 40
+_TEXT = """# The {} key of a CURVE key pair.
+
+metadata
+curve
+    public-key = "{}"
+"""
 
 
 class KeyFileError(ValueError):
@@ -17,7 +25,7 @@ class KeyFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """The keys of one file, in Z85. Each key is checked when it is used.
+    """The keys of one file, encoded in Z85. Each key is checked only when it is used.
 
     Attributes:
         path: path of the file.
@@ -32,7 +40,7 @@ class KeyFile:
         """The public key.
 
         Raises:
-            KeyFileError: it is not a CURVE key.
+            KeyFileError: the public key is not a CURVE key.
         """
         return self._checked(self._public)
 
@@ -41,7 +49,7 @@ class KeyFile:
         """The secret key.
 
         Raises:
-            KeyFileError: the file has none, or it is not a CURVE key.
+            KeyFileError: the file has no secret key, or the secret key is not a CURVE key.
         """
         if self._secret is None:
             raise KeyFileError(f"{self.path} holds no secret key")
@@ -69,14 +77,54 @@ def load_keys(path: Path) -> KeyFile:
     return KeyFile(path, public, secret)
 
 
+def write_keys(folder: Path, name: str, public: bytes, secret: bytes) -> tuple[Path, Path]:
+    """Write the files of a key pair: `NAME.key` for everyone, and `NAME.key_secret` for its owner alone.
+
+    The modes do not depend on the umask: a service must be able to read the public keys of its subscribers.
+
+    Returns:
+        The two paths.
+
+    Raises:
+        FileExistsError: one of them exists; nothing is written.
+        OSError: they cannot be written.
+    """
+    texts = {
+        folder / f"{name}.key_secret": (
+            0o600,
+            _TEXT.format("secret", public.decode()) + f'    secret-key = "{secret.decode()}"\n',
+        ),
+        folder / f"{name}.key": (0o644, _TEXT.format("public", public.decode())),
+    }
+    for path in texts:
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, "it exists, and may be in use", str(path))
+    for path, (mode, text) in texts.items():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(text)
+            os.fchmod(descriptor, mode)
+    secret_path, public_path = texts
+    return public_path, secret_path
+
+
 def decode_key(key: bytes) -> bytes | None:
-    """Decode a key from Z85 to its 32 bytes. Returns None if it is not a CURVE key."""
+    """Decode a Z85 key to its 32 bytes. Returns None if the text is not a CURVE key."""
     if len(key) != _KEY_DIGITS or not set(key) <= set(_ALPHABET):
         return None
     try:
         return b"".join(_number(key[start : start + 5]).to_bytes(4, "big") for start in range(0, _KEY_DIGITS, 5))
-    except OverflowError:  # the largest five digits exceed four bytes
+    except OverflowError:  # five of the largest digits exceed four bytes
         return None
+
+
+def encode_key(key: bytes) -> bytes:
+    """Encode a key of 32 bytes in Z85."""
+    digits = bytearray()
+    for start in range(0, len(key), 4):
+        number = int.from_bytes(key[start : start + 4], "big")
+        digits += bytes(_ALPHABET[number // len(_ALPHABET) ** power % len(_ALPHABET)] for power in (4, 3, 2, 1, 0))
+    return bytes(digits)
 
 
 def _number(digits: bytes) -> int:

@@ -11,18 +11,19 @@ class GapKind(StrEnum):
     """The reason why records are missing or counters restart."""
 
     SOURCE_DROP = "source_drop"
-    """Frames were captured but never published: dropped for newer ones, undecodable, or failed in the model."""
+    """Frames were captured but never published: they were dropped for newer ones, were undecodable, or failed in the
+    model."""
     WIRE_LOSS = "wire_loss"
     """Records were published but never arrived: this subscriber was too slow or disconnected."""
     RESTART = "restart"
-    """The service restarted; what it published in between is unknown."""
+    """The service restarted; how many records were missed in between is unknown."""
     RECONNECT = "reconnect"
     """The service reconnected to the source; `seq` and `source_seq` restart at 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One kind of gap before a record.
+    """A gap of one kind before a record.
 
     Attributes:
         kind: the reason.
@@ -39,7 +40,8 @@ class Gap:
 
 
 MAX_CAMERAS = 4096
-"""Cameras that a subscriber tracks, the least recently seen evicted; a service runs at most 1024. About 2 MB."""
+"""Maximum number of cameras that a subscriber tracks, in about 2 MB; beyond it, the least recently seen one is evicted.
+A service runs at most 1024 cameras."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,10 @@ class _Position:
 
 
 class GapTracker:
-    """Compares each record with the previous one of its camera. The first has no gap: joining late is not a loss."""
+    """Compares each record with its camera's previous one.
+
+    A camera's first record has no gap: joining late is not a loss.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, _Position] = {}
@@ -76,7 +81,7 @@ class GapTracker:
         )
 
     def before_end(self, header: EndHeader) -> tuple[Gap, ...]:
-        """The records lost between the camera's last one and its end."""
+        """The gap between a camera's last received record and its end; none if no records were lost there."""
         last = self._last.get(header.camera)
         if last is None or header.next_seq is None or header.stream_epoch is None or header.instance != last.instance:
             return ()
@@ -96,7 +101,7 @@ class GapTracker:
 
 
 def merge(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
-    """One gap per kind and camera, with the counts summed."""
+    """Merge gaps into one gap per kind and camera, with the counts summed."""
     counts: dict[tuple[GapKind, str], int] = {}
     for gap in gaps:
         counts[gap.kind, gap.camera] = counts.get((gap.kind, gap.camera), 0) + gap.count

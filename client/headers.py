@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 SCHEMA = 1
-"""Version of the message layout. Additions do not change it; a client refuses a higher one."""
+"""Version of the message layout. New keys do not change the version; a client refuses messages of a higher version."""
 
 CAMERA_PATTERN = "^[A-Za-z0-9_-]{1,64}$"
 TENSOR_PATTERN = "^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$"
@@ -24,15 +24,17 @@ Affine = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 
 class TensorHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One tensor of a record. Its bytes are a message part of their own, in the order of the headers.
+    """Describes one tensor of a record. The tensor's bytes are a separate message part.
+
+    The parts are in the order of these headers.
 
     Attributes:
         name: unique within a record; `layer<N>/<group>` for tokens.
         dtype: numpy's name with byte order (`<f2`, `<f4`), or `bf16` for raw bfloat16 bits.
-        shape: lengths of the axes, the slowest first.
-        nbytes: bytes of the part: the product of `shape` times the size of `dtype`.
-        layer: 0-based index of the layer pair that tokens come from; None, and left out, for other outputs.
-        group: which tokens: camera, registers, scale, patch or pooled; None, and left out, for other outputs.
+        shape: lengths of the axes, slowest axis first.
+        nbytes: size of the part in bytes: the product of `shape` times the size of one item of `dtype`.
+        layer: 0-based index of the layer pair that the tokens come from; for other outputs, None and left out.
+        group: the group of tokens: camera, registers, scale, patch or pooled; for other outputs, None and left out.
     """
 
     name: Annotated[str, Meta(pattern=TENSOR_PATTERN, max_length=TENSOR_NAME_LENGTH)]
@@ -48,8 +50,8 @@ class ModelHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the preset's name.
-        weights: `sha256:<hex>` of the weights file, `random:<seed>`, or both joined by a plus.
-        mixers: how the global blocks mix tokens over time, one word per layer pair.
+        weights: `sha256:<hex>` of the weights file, `random:<seed>`, or both joined by a plus sign.
+        mixers: how the global blocks mix tokens over time: one word per layer pair.
     """
 
     name: str
@@ -74,12 +76,12 @@ class LatencyHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of its stream's memory that a frame attended to, counted in frames.
+    """How much of its stream's memory a frame attended to, as numbers of frames.
 
     Attributes:
-        frames: frames with all their tokens, itself included.
-        history_frames: older frames of which only special tokens remained.
-        forgotten_frames: keyframes of this epoch that were fully evicted.
+        frames: number of frames with all their tokens, including the frame itself.
+        history_frames: number of older frames that had kept only their special tokens.
+        forgotten_frames: number of keyframes of this epoch that were fully evicted.
     """
 
     frames: Count
@@ -93,12 +95,13 @@ class ServiceHeader(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         uptime_s: seconds since the publisher opened.
         loop_lag_ms: event loop delay in the last interval, in milliseconds.
-        peers: open connections (one that never finishes its handshake counts for a few seconds).
-        sent_messages: messages published, of all kinds.
-        sent_bytes: their bytes, counted once regardless of the number of subscribers.
-        handshake_failures: connections that failed the handshake: not a ZeroMQ peer, or a wrong or missing CURVE key.
-        reloads: attempts to reload the config.
-        reload_failures: reloads that changed nothing because the config was invalid or unreadable.
+        peers: number of open connections (a connection that never finishes its handshake counts for a few seconds).
+        sent_messages: number of messages published, of all kinds.
+        sent_bytes: total size of those messages in bytes, counted once regardless of the number of subscribers.
+        handshake_failures: number of connections that failed the handshake, because the peer does not speak ZeroMQ or
+            its CURVE key is wrong or missing.
+        reloads: number of attempts to reload the config.
+        reload_failures: number of attempts that changed nothing because the config was invalid or unreadable.
     """
 
     uptime_s: float = 0.0
@@ -115,9 +118,9 @@ class CameraHeader(msgspec.Struct, frozen=True, kw_only=True):
     """A camera as listed in `hello`.
 
     Attributes:
-        name: its configured name.
+        name: the camera's configured name.
         mode: live or lossless.
-        state: as in `StatusHeader`.
+        state: the camera's state, as in `StatusHeader`.
     """
 
     name: CameraName
@@ -132,23 +135,24 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
         schema: version of the message layout.
         camera: the camera's name, as in the topic.
         instance: random identifier of this run of the service.
-        stream_epoch: number of the connection to the source; increases at each reconnect.
-        seq: number of the record within the stream epoch, from 0, without gaps.
-        source_seq: number of the captured frame within the stream epoch, from 0, counting dropped frames.
-        dropped_total: frames of this camera dropped since the service started.
-        failed_total: frames of this camera that yielded no features since the service started.
+        stream_epoch: sequence number of the connection to the source; increases at each reconnect.
+        seq: sequence number of the record within the stream epoch, from 0, without gaps.
+        source_seq: sequence number of the captured frame within the stream epoch, from 0; dropped frames count too.
+        dropped_total: number of this camera's frames dropped since the service started.
+        failed_total: number of this camera's frames that yielded no features since the service started.
         capture_unix_ns: wall-clock time of capture, nanoseconds since 1970.
         capture_monotonic_ns: `CLOCK_MONOTONIC` at capture on the service's machine, nanoseconds.
         publish_unix_ns: wall-clock time of the send, nanoseconds since 1970.
         pts_ns: the container's presentation time in nanoseconds, or None.
-        epoch: number of the stream's memory in the model; increases at each reset.
-        epoch_frame: number of the frame within that memory, from 0, counting the frames it was rebuilt from.
+        epoch: sequence number of the stream's memory in the model; increases each time the memory is reset.
+        epoch_frame: sequence number of the frame within that memory, from 0; frames from which the memory was
+            rebuilt count too.
         keyframe: whether later frames attend to this one.
         context: what this frame attended to; None if no block attends across frames.
         flags: any of reset, nan, size_changed, warmup, random_weights; more may be added.
         source_size: width and height of the frame as captured, pixels.
         model_size: width and height of the model's input image, pixels.
-        grid: rows and columns of patches.
+        grid: number of rows and of columns of patches.
         to_source: 2x3 affine matrix that maps a model pixel (x, y) to a source pixel.
         model: the model that made the features.
         latency_us: latency per stage.
@@ -191,24 +195,27 @@ class StatusHeader(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         schema: version of the message layout.
         camera: the camera's name.
-        instance: random for each start of the service; the publisher fills it in.
+        instance: random identifier of this run of the service; the publisher fills it in.
         publish_unix_ns: wall-clock time of the send, nanoseconds since 1970; the publisher fills it in.
         state: connecting, running, stalled, backoff, ended or failed.
         reason: the cause of backoff, ended or failed; never contains a secret.
-        attempt: consecutive failed attempts.
-        next_try_s: seconds until the next attempt, for backoff.
-        stream_epoch: number of the connection to the source.
+        attempt: number of consecutive failed attempts to open the source.
+        next_try_s: seconds until the next attempt, in the state backoff.
+        stream_epoch: sequence number of the connection to the source.
         fps: measured capture rate in frames per second, or None while unknown.
+        published_fps: records published per second, or None while unknown.
+        overload: that the model is slower than the source, in words with both rates; None if it is not.
         source_size: width and height of the last frame, pixels.
         last_frame_age_s: seconds since the last frame was captured.
-        captured_total: frames captured since the service started.
-        published_total: frames whose features were published.
-        dropped_total: frames dropped.
-        failed_total: frames that yielded no features.
-        in_flight: frames still being processed: captured = published + dropped + failed + in flight.
-        nan_total: frames published with non-finite values (flag `nan`), after which the stream's memory was reset.
-        decode_errors_total: damaged images or packets reported by the decoder.
-        service: state of the service as a whole; the publisher fills it in.
+        captured_total: number of frames captured since the service started.
+        published_total: number of frames whose features were published.
+        dropped_total: number of frames dropped.
+        failed_total: number of frames that yielded no features.
+        in_flight: number of frames still being processed: captured = published + dropped + failed + in flight.
+        nan_total: number of frames published with non-finite values (flag `nan`); after each of them, the
+            stream's memory was reset.
+        decode_errors_total: number of damaged images or packets reported by the decoder.
+        service: counters and gauges of the service as a whole; the publisher fills them in.
     """
 
     schema: int = SCHEMA
@@ -221,6 +228,8 @@ class StatusHeader(msgspec.Struct, frozen=True, kw_only=True):
     next_try_s: float | None = None
     stream_epoch: int | None = None
     fps: float | None = None
+    published_fps: float | None = None
+    overload: str | None = None
     source_size: Pixels | None = None
     last_frame_age_s: float | None = None
     captured_total: Count = 0
@@ -239,16 +248,16 @@ class EndHeader(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         schema: version of the message layout.
         camera: the camera's name.
-        instance: random for each start of the service; the publisher fills it in.
+        instance: random identifier of this run of the service; the publisher fills it in.
         publish_unix_ns: wall-clock time of the send, nanoseconds since 1970; the publisher fills it in.
         reason: `finished`, `stopped`, or the failure.
         stream_epoch: the last stream epoch, or None if the source never connected.
-        next_seq: the `seq` of the record that would have come next; shows whether the last ones arrived.
-        captured_total: frames captured since the service started.
-        published_total: frames whose features were published.
-        dropped_total: frames dropped.
-        failed_total: frames that yielded no features.
-        expected_total: frames that the source announced for one pass, or None if it announced none.
+        next_seq: the `seq` that the next record would have had; shows whether the last records arrived.
+        captured_total: number of frames captured since the service started.
+        published_total: number of frames whose features were published.
+        dropped_total: number of frames dropped.
+        failed_total: number of frames that yielded no features.
+        expected_total: number of frames that the source announced for one pass, or None if it announced no number.
     """
 
     schema: int = SCHEMA
@@ -266,22 +275,22 @@ class EndHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HelloHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """Header of a `hello` message: what a late subscriber needs to know first.
+    """Header of a `hello` message, which holds what a late subscriber needs to know first.
 
     Attributes:
         schema: version of the message layout.
-        instance: random for each start of the service; the publisher fills it in.
+        instance: random identifier of this run of the service; the publisher fills it in.
         publish_unix_ns: wall-clock time of the send, nanoseconds since 1970; the publisher fills it in.
         version: version of retinad.
-        versions: library versions by name.
+        versions: versions of libraries, by library name.
         endpoints: addresses at which the service publishes; the publisher fills them in.
         heartbeat_s: interval at which `hello` is repeated, in seconds; the publisher fills it in.
         models: the models in use.
         cameras: all configured cameras, in any state.
         layers: 0-based indices of the published layer pairs.
-        tokens: published token groups.
+        tokens: the published groups of tokens.
         dtype: number format of the tensors, as in `TensorHeader`.
-        service: state of the service as a whole; the publisher fills it in.
+        service: counters and gauges of the service as a whole; the publisher fills them in.
     """
 
     schema: int = SCHEMA

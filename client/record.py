@@ -25,7 +25,7 @@ Array = npt.NDArray[np.generic]
 
 
 class Tensors(Mapping[str, Array]):
-    """The tensors of a record by name, in the order of publication; read-only.
+    """A read-only mapping of names to the tensors of a record, in the order of publication.
 
     Arrays are views of the received message. bfloat16, which numpy lacks, is converted to float32 without loss.
     """
@@ -104,7 +104,7 @@ class StatusRecord(StatusHeader, frozen=True, kw_only=True):
 
 
 class EndRecord(EndHeader, frozen=True, kw_only=True):
-    """The end of a camera; its gaps show whether the last records arrived."""
+    """The end of a camera; `gaps` shows whether the camera's last records were lost."""
 
     gaps: tuple[Gap, ...] = ()
 

@@ -1,8 +1,8 @@
-"""The public subscribers, one blocking and one for asyncio: thin layers over `Connection` that add only the waiting.
+"""The two public subscribers, one blocking and one for asyncio. Each only adds its way of waiting to a `Connection`.
 
 `AsyncSubscriber` runs on asyncio, and so under anyio's asyncio backend, but not under trio. It waits on the socket's
-file descriptor with the loop's own `add_reader`, which needs no dependency, and takes a message off the socket only
-to return it, so a task that is cancelled while waiting loses nothing.
+file descriptor with the loop's own `add_reader`, which needs no dependency. A message is taken off the socket only when
+it is returned, so a task that is cancelled while waiting loses nothing.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class _BaseSubscriber:
             cameras: camera names; empty for all cameras.
             kinds: message kinds; features only by default.
             timeout_s: longest time to wait for a record, in seconds; None waits forever.
-            latest_only: whether to skip every record except the newest of its camera and kind.
+            latest_only: whether to return only the newest waiting record of each camera and kind, and skip older ones.
             curve: keys for a service that uses CURVE, or None.
 
         Raises:
@@ -75,7 +75,7 @@ class Subscriber(_BaseSubscriber):
             timeout_s: longest time to wait, in seconds; None uses the subscriber's own timeout.
 
         Raises:
-            TimeoutError: nothing arrived; the text says what to check.
+            TimeoutError: no record arrived in time; the message says what to check.
             WireError: a message is malformed or has a newer layout; the next call continues with the next message.
         """
         deadline = _Deadline(self._timeout_s if timeout_s is None else timeout_s)
@@ -107,13 +107,13 @@ class AsyncSubscriber(_BaseSubscriber):
         return await self.receive()
 
     async def receive(self, timeout_s: float | None = None) -> Record:
-        """Wait for the next record. Cancellation loses none.
+        """Wait for the next record. A cancelled call loses no record.
 
         Args:
             timeout_s: longest time to wait, in seconds; None uses the subscriber's own timeout.
 
         Raises:
-            TimeoutError: nothing arrived; the text says what to check.
+            TimeoutError: no record arrived in time; the message says what to check.
             WireError: a message is malformed or has a newer layout; the next call continues with the next message.
             RuntimeError: another task is already waiting on this subscriber.
         """

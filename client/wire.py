@@ -1,6 +1,6 @@
 """The message layout: encodes headers and tensors to ZeroMQ message parts and decodes untrusted parts safely.
 
-Part 0 is the topic, part 1 the header (a msgpack map), and each further part one tensor, in the header's order.
+Part 0 is the topic, part 1 is the header (a msgpack map), and each further part is one tensor, in the header's order.
 Any invalid input raises `WireError`. Nothing is ever unpickled or evaluated.
 """
 
@@ -65,7 +65,7 @@ Header = FeaturesHeader | StatusHeader | EndHeader | HelloHeader
 ITEM_BYTES: Final = {"bf16": 2, "<f2": 2, "<f4": 4, "<f8": 8, "|u1": 1, "|i1": 1} | {
     f"<{sign}{size}": size for sign in "ui" for size in (2, 4, 8)
 }
-"""Item size in bytes of every dtype that a message may contain. All are little-endian."""
+"""The item size, in bytes, of every dtype that a message may contain. All dtypes are little-endian."""
 
 MAX_HEADER_BYTES: Final = 1 << 20
 MAX_TENSORS: Final = 1024
@@ -76,7 +76,7 @@ _TENSOR_NAME: Final = re.compile(TENSOR_PATTERN)
 
 
 class WireError(ValueError):
-    """Parts that are not a valid message, or values that cannot be encoded as one. The text says what and where."""
+    """Parts are not a valid message, or values cannot be encoded as one. The text says what is wrong, and where."""
 
 
 class Kind(StrEnum):
@@ -93,9 +93,9 @@ class Message:
     """A decoded message.
 
     Attributes:
-        kind: its kind.
+        kind: the message's kind.
         camera: the camera's name, empty for `hello`.
-        header: the header, of the kind's type.
+        header: the header, whose type depends on the kind.
         tensors: views of the tensors' bytes, in the header's order; empty except for `features`.
     """
 
@@ -106,7 +106,7 @@ class Message:
 
 
 class _Version(msgspec.Struct):
-    """The one key that every layout version has."""
+    """The only key that every version of the layout has."""
 
     schema: int
 
@@ -120,7 +120,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 def is_camera_name(name: str) -> bool:
-    """Whether `name` is 1-64 characters of A-Z a-z 0-9 _ -."""
+    """Whether `name` consists of 1 to 64 of the characters A-Z, a-z, 0-9, `_` and `-`."""
     return _CAMERA.fullmatch(name) is not None
 
 
@@ -145,7 +145,7 @@ def topic_prefix(kind: Kind, camera: str | None = None) -> bytes:
 
 
 def split_topic(raw: Buffer) -> tuple[Kind, str]:
-    """The kind and the camera (empty for `hello`) of a topic.
+    """Split a topic into the kind and the camera's name, which is empty for `hello`.
 
     Raises:
         WireError: the bytes are not a retinad topic.
@@ -160,7 +160,7 @@ def split_topic(raw: Buffer) -> tuple[Kind, str]:
 
 
 def encode(header: StatusHeader | EndHeader | HelloHeader) -> list[Buffer]:
-    """Encode a message without tensors as its two parts.
+    """Encode a message without tensors as two parts: the topic and the header.
 
     Raises:
         WireError: the camera name is invalid.
@@ -186,7 +186,7 @@ def encode_features(header: FeaturesHeader, tensors: Sequence[memoryview]) -> li
         WireError: header and tensors disagree, or a dtype or name is invalid.
     """
     if len(tensors) != len(header.tensors):
-        raise WireError(f"the header describes {len(header.tensors)} tensors, got {len(tensors)}")
+        raise WireError(f"the header describes {len(header.tensors)} tensors, but {len(tensors)} were passed")
     _check_tensors(header.tensors)
     for layout, data in zip(header.tensors, tensors, strict=True):
         if data.nbytes != layout.nbytes or not data.c_contiguous:
@@ -201,17 +201,17 @@ def decode(parts: Sequence[Buffer]) -> Message:
     """Decode received parts as a message.
 
     Args:
-        parts: bytes or views; the tensors of the result are views of them.
+        parts: bytes or views; the tensors of the result are views of these parts.
 
     Raises:
-        WireError: the parts are not a valid message, or its layout is newer.
+        WireError: the parts are not a valid message, or the message has a newer layout.
     """
     if len(parts) < 2:
-        raise WireError(f"expected a topic, a header and tensors, got {len(parts)} parts")
+        raise WireError(f"a message has at least 2 parts, a topic and a header; got {len(parts)} parts")
     kind, camera = split_topic(parts[0])
     header = _decode_header(kind, parts[1])
     if not isinstance(header, HelloHeader) and header.camera != camera:
-        raise WireError(f"the topic names camera {camera!r}, the header {header.camera!r}")
+        raise WireError(f"the topic names camera {camera!r}, but the header names {header.camera!r}")
     layouts = header.tensors if isinstance(header, FeaturesHeader) else ()
     return Message(kind, camera, header, _tensors(layouts, parts[2:]))
 
@@ -236,14 +236,14 @@ def _decode_header(kind: Kind, raw: Buffer) -> Header:
 
 def _check_schema(schema: int) -> None:
     if schema > SCHEMA:
-        raise WireError(f"the message has schema {schema}, this client reads up to {SCHEMA}: update retinad")
+        raise WireError(f"the message has schema {schema}, but this client reads up to schema {SCHEMA}: update retinad")
     if schema < 1:
         raise WireError(f"schema must be at least 1, got {schema}")
 
 
 def _tensors(layouts: tuple[TensorHeader, ...], parts: Sequence[Buffer]) -> tuple[memoryview, ...]:
     if len(parts) != len(layouts):
-        raise WireError(f"the header describes {len(layouts)} tensors, the message has {len(parts)}")
+        raise WireError(f"the header describes {len(layouts)} tensors, but the message has {len(parts)}")
     _check_tensors(layouts)
     views = tuple(memoryview(part) for part in parts)
     for layout, view in zip(layouts, views, strict=True):
@@ -271,11 +271,12 @@ def _check_tensor(layout: TensorHeader) -> None:
         )
     if not _TENSOR_NAME.fullmatch(layout.name) or len(layout.name) > TENSOR_NAME_LENGTH:
         raise WireError(f"invalid tensor name: {layout.name[:TENSOR_NAME_LENGTH]!r}")
-    # Counting a zero axis as one bounds every partial product: numpy rejects shapes whose strides overflow 63 bits.
+    # An axis of length 0 counts as 1, so that every partial product is bounded: numpy rejects shapes whose strides
+    # overflow 63 bits.
     bound = math.prod(max(length, 1) for length in layout.shape) * item_bytes if len(layout.shape) <= MAX_AXES else 0
     if not 0 < bound < 1 << 48:
         raise WireError(f"tensor {layout.name} has an impossible shape: {layout.shape[: MAX_AXES + 1]}")
     if math.prod(layout.shape) * item_bytes != layout.nbytes:
         raise WireError(
-            f"tensor {layout.name} of shape {layout.shape} and dtype {layout.dtype} is not {layout.nbytes} bytes"
+            f"tensor {layout.name} of shape {layout.shape} and dtype {layout.dtype} is not {layout.nbytes} bytes long"
         )

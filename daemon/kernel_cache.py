@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .config.directories import DirectoryError, find_directories, make_private
+from .exit_codes import ExitCode
 
 VARIABLES = MappingProxyType(
     {"TRITON_CACHE_DIR": "triton", "FLASHINFER_WORKSPACE_BASE": "flashinfer", "CUDA_CACHE_PATH": "cuda"}
@@ -33,11 +34,13 @@ class KernelCache:
     Attributes:
         folder: the folder, or None if the operator has set all variables.
         problem: why the kernels of this run are not kept, or None if they are.
+        is_foreign: whether the problem is that the folder is another user's, or that others can replace it.
         removed: number of folders with damaged kernels, which were removed and will be compiled again.
     """
 
     folder: Path | None
     problem: str | None = None
+    is_foreign: bool = False
     removed: int = 0
 
     def compiled(self) -> int:
@@ -53,6 +56,9 @@ def keep_kernels(stack: ExitStack, environment: MutableMapping[str, str] = os.en
     Args:
         stack: removes the temporary folder when it closes.
         environment: where the variables are set.
+
+    Raises:
+        DirectoryError: neither the cache directory nor one for temporary files can be used.
     """
     missing = [name for name in VARIABLES if not environment.get(name)]
     if not missing:
@@ -64,14 +70,20 @@ def keep_kernels(stack: ExitStack, environment: MutableMapping[str, str] = os.en
 
 
 def _open(folder: Path, stack: ExitStack) -> KernelCache:
+    is_foreign = False
     try:
         make_private(folder)
         return KernelCache(folder, removed=_remove_damaged(folder))
     except DirectoryError as error:
-        problem = str(error)
+        problem, is_foreign = str(error), error.code is ExitCode.NO_PERMISSION
     except OSError as error:
         problem = f"damaged kernels in {folder} cannot be removed: {error.strerror}"
-    return KernelCache(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retinad-cache-"))), problem)
+    try:
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="retinad-cache-"))
+    except OSError as error:
+        reason = f"{problem}; and there is no folder for temporary files that can be written to: set TMPDIR to one"
+        raise DirectoryError(ExitCode.CANNOT_CREATE, reason) from error
+    return KernelCache(Path(temporary), problem, is_foreign)
 
 
 def _remove_damaged(folder: Path) -> int:

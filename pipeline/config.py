@@ -121,6 +121,8 @@ class CameraConfig:
         size: width and height requested from a V4L2 device, or None for its default.
         fourcc: pixel format requested from a V4L2 device (`MJPG` saves USB bandwidth), or None for its default.
         stream: settings of this camera's stream.
+        enabled: whether the service opens it.
+        crop: left column, top row, width and height of the part of each frame that is used, in pixels, or None for all.
     """
 
     name: str
@@ -137,6 +139,8 @@ class CameraConfig:
     size: tuple[int, int] | None = None
     fourcc: str | None = None
     stream: StreamConfig = StreamConfig()
+    enabled: bool = True
+    crop: tuple[int, int, int, int] | None = None
 
     @property
     def frames_per_step(self) -> int:

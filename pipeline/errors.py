@@ -3,10 +3,13 @@
 PipelineError
 ├── SourceError     a camera source cannot be opened or read; `fault` is the kind of failure
 ├── ModelError      a model, checkpoint or device cannot be used as configured
+│   ├── SettingError    it cannot work as configured: trying again cannot help
+│   │   └── CheckpointError the weights' file cannot be used
 │   ├── AdmissionError  there is no room for another stream; the open ones continue
 │   └── DeviceError     the device itself failed: the process must stop
 ├── StateError      a stream's memory cannot be saved, or a file does not match the stream
 └── PublishError    an endpoint cannot be bound or used
+    └── AccessError     another user could replace the socket of an endpoint
 """
 
 from collections.abc import Sequence
@@ -55,6 +58,14 @@ class ModelError(PipelineError):
     """A model, checkpoint or device cannot be used as configured."""
 
 
+class SettingError(ModelError):
+    """The model cannot work as configured: trying again cannot help."""
+
+
+class CheckpointError(SettingError):
+    """The weights' file is missing, may not be read, is damaged, or does not fit."""
+
+
 class AdmissionError(ModelError):
     """There is no room for another stream; the message has the sum. The open streams continue."""
 
@@ -88,3 +99,7 @@ class PublishError(PipelineError):
     def __init__(self, reason: str, field: str | None = None) -> None:
         super().__init__(reason)
         self.field = field
+
+
+class AccessError(PublishError):
+    """Another user made a file of an endpoint, or could replace its socket and publish in its place."""

@@ -13,6 +13,7 @@ import anyio
 
 from .config import CaptureMode
 from .frames import Frame
+from .throughput import Throughput
 
 
 @dataclass(slots=True)
@@ -62,9 +63,21 @@ class FrameQueue:
         self._frames: deque[Frame] = deque()
         self._wake = wake
         self._changed = anyio.Event()
+        self._published = Throughput()
+        self._dropped = Throughput()
 
     def __len__(self) -> int:
         return len(self._frames)
+
+    @property
+    def published_fps(self) -> float:
+        """Frames published per second, lately."""
+        return self._published.per_s
+
+    @property
+    def dropped_fps(self) -> float:
+        """Frames dropped per second, lately."""
+        return self._dropped.per_s
 
     @property
     def ready(self) -> int:
@@ -110,6 +123,7 @@ class FrameQueue:
     def mark_published(self, *, nan: bool = False) -> None:
         """Count a taken frame as published; `nan` if its numbers are not finite."""
         self.counters.published += 1
+        self._published.add()
         self.counters.nan += nan
         self._notify()
 
@@ -159,6 +173,8 @@ class FrameQueue:
 
     def _settle(self, dropped: int) -> None:
         self.counters.dropped += dropped
+        if dropped:
+            self._dropped.add(dropped)
         self._notify()
 
     def _notify(self) -> None:

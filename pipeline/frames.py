@@ -70,6 +70,20 @@ class Flag(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class CropPlace:
+    """Where the pixels of a cropped frame are in the captured one.
+
+    Attributes:
+        left, top: their first column and row.
+        captured_size: width and height of the captured frame in pixels.
+    """
+
+    left: int
+    top: int
+    captured_size: Size
+
+
+@dataclass(frozen=True, slots=True)
 class FrameStamp:
     """Where and when a frame was captured.
 
@@ -80,7 +94,8 @@ class FrameStamp:
         capture_unix_ns: wall-clock time of capture in nanoseconds since 1970 (data only; never used for intervals).
         capture_monotonic_ns: `CLOCK_MONOTONIC` time of capture in nanoseconds.
         pts_ns: the container's presentation time in nanoseconds, or None where the source has none.
-        source_size: width and height of the frame as captured, in pixels.
+        source_size: width and height of the frame's pixels; smaller than as captured if the camera has a crop.
+        crop: where they are in the captured frame, or None if they are all of it.
     """
 
     camera: str
@@ -90,6 +105,12 @@ class FrameStamp:
     capture_monotonic_ns: int
     pts_ns: int | None
     source_size: Size
+    crop: CropPlace | None = None
+
+    @property
+    def captured_size(self) -> Size:
+        """Width and height of the frame as captured, in pixels."""
+        return self.source_size if self.crop is None else self.crop.captured_size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,7 +229,7 @@ class Features:
         flags: see `Flag`.
         model_size: width and height of the model's image, in pixels.
         grid: rows and columns of patches.
-        to_source: maps a model pixel (x, y) to a source pixel (pixel centres at whole numbers).
+        to_source: maps a model pixel (x, y) to a pixel of the captured frame (pixel centres at whole numbers).
         tensors: in the order in which they are published.
         latency_us: microseconds by stage: `queue` (capture to the start of the step), `preprocess`, `model`.
         context: what it attended to; None where no block attends across frames.

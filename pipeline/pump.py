@@ -24,6 +24,16 @@ class FlushEngine(Protocol):
 Flushing = TypeVar("Flushing", bound=FlushEngine)
 
 
+class ConnectionFlushEngine(Protocol):
+    """The method of an `Engine` that `flush_connection` uses."""
+
+    def flush_connection(self, camera: str, stream_epoch: int) -> Sequence[Outcome]:
+        """Run the frames of one connection that wait."""
+
+
+ConnectionFlushing = TypeVar("ConnectionFlushing", bound=ConnectionFlushEngine)
+
+
 async def pump(queues: FrameQueues, worker: Worker[Stepping], delivery: Delivery, max_batch: int) -> None:
     """Run steps forever, each of at most `max_batch` frames: one of each camera, or several of a lossless one.
 
@@ -55,6 +65,14 @@ async def flush(camera: str, worker: Worker[Flushing], delivery: Delivery) -> No
     delivery.deliver(outcomes, model_done_ns)
 
 
+async def flush_connection(
+    camera: str, stream_epoch: int, worker: Worker[ConnectionFlushing], delivery: Delivery
+) -> None:
+    """Publish what the engine still holds of a connection that is over, unless a later one has sent frames."""
+    outcomes, model_done_ns = await worker.run(partial(_flush_connection, camera, stream_epoch))
+    delivery.deliver(outcomes, model_done_ns)
+
+
 def _step(
     prefetcher: Prefetcher, frames: list[Frame], hand_over: Callable[[list[Outcome], int], None], engine: StepEngine
 ) -> tuple[list[Outcome], int]:
@@ -73,3 +91,7 @@ def _step(
 
 def _flush(camera: str, engine: FlushEngine) -> tuple[Sequence[Outcome], int]:
     return engine.flush(camera), time.monotonic_ns()
+
+
+def _flush_connection(camera: str, stream_epoch: int, engine: ConnectionFlushEngine) -> tuple[Sequence[Outcome], int]:
+    return engine.flush_connection(camera, stream_epoch), time.monotonic_ns()

@@ -22,13 +22,14 @@ from .common import CommandState
 from .convert import convert
 from .default_config import config
 from .extract import extract
+from .keygen import keygen
 from .run import run
 from .schema import schema
 from .subscribe import subscribe
 from .switches import Command, Group
 from .version import version
 
-COMMANDS = (run, check, cameras, config, subscribe, extract, convert, bench, schema, version)
+COMMANDS = (run, check, cameras, config, subscribe, keygen, extract, convert, bench, schema, version)
 """All commands, in the order of the help."""
 
 _SERVER_PARTS = ("anyio", "cv2", "pydantic", "safetensors", "structlog", "torch")

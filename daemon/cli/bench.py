@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .common import PRESET_NAMES, keep_kernels_of, load_service_config
+from .common import PRESET_NAMES, keep_kernels_of, load_service_config, reported_job_errors, try_output
 
 
 def bench(
@@ -15,6 +15,7 @@ def bench(
         Path | None,
         typer.Argument(
             metavar="CONFIG",
+            readable=False,
             help="Its model is measured, with its first camera's stream, resize and queue settings. Other cameras, and "
             "the sizes of all, are ignored.",
         ),
@@ -40,10 +41,10 @@ def bench(
         bool, typer.Option("--window-full/--no-window-full", help="Fill the streams' windows before measuring.")
     ] = True,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all results to this file.")
+        Path | None, typer.Option("--json", metavar="FILE", readable=False, help="Write all results to this file.")
     ] = None,
     compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Print ratios to an earlier run's --json file.")
+        Path | None, typer.Option(metavar="FILE", readable=False, help="Print ratios to an earlier run's --json file.")
     ] = None,
 ) -> None:
     """Measure the model alone, then the whole path from a synthetic camera to a subscriber."""
@@ -56,6 +57,9 @@ def bench(
         frame_size = parse_size(size, SYNTHETIC)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--size") from error
+    with reported_job_errors():
+        if json_file is not None:
+            try_output(json_file)
     default = importlib.resources.files("retinad.daemon").joinpath("config.toml")
     with importlib.resources.as_file(default) as default_path:
         overrides = {} if preset is None else {"RETINAD_MODEL__PRESET": preset}

@@ -1,10 +1,15 @@
 """`retinad check`: what a config means, or what is wrong with it."""
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..config.directories import writing_problem
 from .common import DEFAULT_CONFIG, ConfigArgument, load_service_config
+
+if TYPE_CHECKING:
+    from ..config.service_config import ServiceConfig
 
 
 def check(
@@ -27,7 +32,7 @@ def check(
     if source_size is not None and not memory:
         raise typer.BadParameter("needs --memory", param_hint="--source-size")
     loaded = load_service_config(config)
-    for line in missing_paths(loaded.cameras):
+    for line in (*loaded.notes, *_keeping_notes(loaded), *missing_paths(loaded.cameras)):
         typer.echo(f"note: {line}", err=True)
     if not memory:
         typer.echo(show_config(loaded), nl=False)
@@ -42,3 +47,9 @@ def check(
         typer.echo(memory_report(loaded, size, device_bytes(loaded.model.device)))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--source-size") from error
+
+
+def _keeping_notes(config: "ServiceConfig") -> Iterator[str]:
+    folder = config.states_dir
+    if folder is not None and (problem := writing_problem(folder)) is not None:
+        yield f"the streams' memories will not be kept: {problem}"

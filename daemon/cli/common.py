@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = Path("config.toml")
 PRESET_NAMES = " or ".join(PRESETS)
 
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.")]
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", readable=False, help="The config file.")]
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="A service's config: its \\[model] and \\[stream] are used."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        readable=False,
+        help="A service's config: its \\[model] and \\[stream] are used.",
+    ),
 ]
 PresetOption = Annotated[str | None, typer.Option(metavar="NAME", help=f"Overrides model.preset: {PRESET_NAMES}.")]
 
@@ -71,9 +77,14 @@ def load_job(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "
 
 def keep_kernels_of(context: typer.Context) -> None:
     """Keep the compiled kernels of a command where the service keeps them; problems go to standard error."""
+    from ..config.directories import DirectoryError
     from ..kernel_cache import keep_kernels
 
-    cache = keep_kernels(state_of(context).stack)
+    try:
+        cache = keep_kernels(state_of(context).stack)
+    except DirectoryError as error:
+        typer.echo(f"retinad: {error}", err=True)
+        raise typer.Exit(error.code) from error
     if cache.problem is not None:
         typer.echo(f"retinad: compiled kernels are not kept: {cache.problem}", err=True)
     if cache.removed:
@@ -83,7 +94,7 @@ def keep_kernels_of(context: typer.Context) -> None:
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """Report errors of a config, a model or a device, which a person can do something about, and end the command."""
-    from retinad.pipeline.errors import DeviceError, ModelError
+    from retinad.pipeline.errors import DeviceError, ModelError, SettingError
 
     from ..config.load import ConfigError
 
@@ -91,6 +102,9 @@ def reported_errors() -> Iterator[None]:
         yield
     except ConfigError as error:
         typer.echo(str(error), err=True)
+        raise typer.Exit(ExitCode.CONFIG) from error
+    except SettingError as error:
+        typer.echo(f"retinad: {error}", err=True)
         raise typer.Exit(ExitCode.CONFIG) from error
     except DeviceError as error:
         typer.echo(f"retinad: the device failed: {error}", err=True)
@@ -119,3 +133,17 @@ def one_of(option: str, text: str, choices: Sequence[str]) -> str:
     if text not in choices:
         raise typer.BadParameter(f"expected {' or '.join(choices)}, got {text!r}", param_hint=option)
     return text
+
+
+def try_output(path: Path) -> None:
+    """Find out whether a job's output can be written, before the job begins.
+
+    Raises:
+        JobError: `CANNOT_CREATE`: it cannot.
+    """
+    from retinad.pipeline.files.atomic import try_writing
+
+    try:
+        try_writing(path)
+    except OSError as error:
+        raise JobError(ExitCode.CANNOT_CREATE, f"{path} cannot be written: {error.strerror}") from error

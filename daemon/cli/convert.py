@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import ConfigOption, load_job, one_of, reported_job_errors
+from .common import ConfigOption, load_job, one_of, reported_job_errors, try_output
 
 if TYPE_CHECKING:
     from retinad.pipeline.config import MixerName
@@ -22,13 +22,16 @@ _ON_CPU = (
 
 def convert(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="Weights whose global blocks all use attention.")
+        Path,
+        typer.Argument(metavar="CHECKPOINT", readable=False, help="Weights whose global blocks all use attention."),
     ],
     mixers: Annotated[
         str,
         typer.Option(metavar="MIXER,MIXER", help="attention or kda for each global block; the pattern repeats."),
     ],
-    out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The .safetensors file to write.")],
+    out: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT", readable=False, help="The .safetensors file to write.")
+    ],
     config: ConfigOption = None,
     preset: Annotated[
         str | None,
@@ -51,6 +54,7 @@ def convert(
     if _is_same(checkpoint, out):
         raise typer.BadParameter("this is the checkpoint itself, which would be overwritten", param_hint="--output")
     with reported_job_errors():
+        try_output(out)
         name = preset or (None if config else _DEFAULT_PRESET)
         model = load_job(config, (("--preset", "preset", name), *_ON_CPU)).model
         tokens = tokens_per_frame(model)

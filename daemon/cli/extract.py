@@ -15,7 +15,9 @@ _RECORDING = f"A recording: {describe_kinds(tuple(kind for kind in KINDS if kind
 def extract(
     context: typer.Context,
     source: Annotated[str, typer.Argument(metavar="INPUT", help=_RECORDING)],
-    out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Folder for the features.")],
+    out: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT", readable=False, help="Folder for the features.")
+    ],
     config: ConfigOption = None,
     preset: PresetOption = None,
     checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Overrides model.checkpoint.")] = None,

@@ -29,7 +29,7 @@ def memory_report(config: ServiceConfig, size: Size | None, device_bytes: int) -
     Raises:
         ValueError: frames of this size cannot be resized to the model.
     """
-    sizes = [size or _configured_size(camera) for camera in config.cameras]
+    sizes = [_size_of(camera, size) for camera in config.cameras]
     return "\n".join(_lines(config.model, estimate_memory(config.model, config.cameras, sizes), device_bytes))
 
 
@@ -81,8 +81,15 @@ def _counted(frames: int) -> str:
     return f"{frames} frame{'s' * (frames > 1)}"
 
 
+def _size_of(camera: CameraConfig, size: Size | None) -> Size | None:
+    # A crop sets the size of what the model gets, whatever the camera sends.
+    return size if size and camera.crop is None else _configured_size(camera)
+
+
 def _configured_size(camera: CameraConfig) -> Size | None:
     # Found without opening the source.
+    if camera.crop is not None:
+        return camera.crop[2:]
     if camera.size is not None:
         return camera.size
     try:

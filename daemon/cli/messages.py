@@ -25,6 +25,8 @@ from ..exit_codes import ExitCode
 
 HINT_INTERVAL_S = 10.0
 """Without a timeout, silence is reported at this interval."""
+SAVE_LIMIT_GB = 10.0
+"""The most that is saved unless another limit is given: a forgotten command would fill the disk."""
 UNREADABLE_AT_MOST = 10
 """After this many unreadable messages in a row the service must be of another version: waiting would be pointless."""
 
@@ -35,6 +37,7 @@ def print_messages(
     cameras: Sequence[str] = (),
     kinds: Sequence[str] = (),
     save: Path | None = None,
+    save_limit_gb: float = SAVE_LIMIT_GB,
     count: int | None = None,
     timeout_s: float | None = None,
     latest: bool = False,
@@ -49,6 +52,7 @@ def print_messages(
         cameras: names of cameras; empty for all.
         kinds: kinds of messages; empty for features and ends.
         save: folder for one `.npz` per features record, or None.
+        save_limit_gb: how much this call saves there, in GB, before it stops.
         count: number of messages after which to stop, or None for no limit.
         timeout_s: seconds without a message after which to give up, or None for never.
         latest: whether to skip to the newest record when behind.
@@ -63,13 +67,45 @@ def print_messages(
         return _complain(f"{exc}", ExitCode.USAGE)
     with subscriber:
         try:
-            if save is not None:
-                save.mkdir(parents=True, exist_ok=True)
-            return _print_records(subscriber, output or sys.stdout, count, timeout_s, save, as_json)
+            saver = None if save is None else _Saver(save, save_limit_gb)
+            return _print_records(subscriber, output or sys.stdout, count, timeout_s, saver, as_json)
         except (KeyboardInterrupt, BrokenPipeError):  # stopped, or nobody reads the lines any more
             return ExitCode.OK
+        except _SaveError as exc:
+            return _complain(f"{exc}", exc.code)
         except OSError as exc:
-            return _complain(f"{exc}", ExitCode.UNAVAILABLE)
+            return _complain(f"standard output cannot be written: {exc.strerror}", ExitCode.IO_ERROR)
+
+
+class _SaveError(Exception):
+    def __init__(self, message: str, code: ExitCode) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Saver:
+    # Saves records to a folder, up to a limit.
+    def __init__(self, folder: Path, limit_gb: float) -> None:
+        self._folder = folder
+        self._limit_gb = limit_gb
+        self._bytes = 0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as exc:
+            raise _SaveError(f"{folder} exists and is not a folder", ExitCode.UNAVAILABLE) from exc
+        except OSError as exc:
+            raise _SaveError(f"the folder {folder} cannot be created: {exc.strerror}", ExitCode.UNAVAILABLE) from exc
+
+    def save(self, record: FeaturesRecord) -> None:
+        if self._bytes >= self._limit_gb * 1e9:
+            advice = "remove or move what is there, or raise --save-limit"
+            raise _SaveError(f"{self._limit_gb:g} GB are saved in {self._folder}: {advice}", ExitCode.IO_ERROR)
+        path = self._folder / file_name(record)
+        try:
+            record.save_npz(path)
+            self._bytes += path.stat().st_size
+        except OSError as exc:
+            raise _SaveError(f"{path} cannot be written: {exc.strerror}", ExitCode.IO_ERROR) from exc
 
 
 def _named_kind(name: str) -> Kind:
@@ -79,7 +115,12 @@ def _named_kind(name: str) -> Kind:
 
 
 def _print_records(
-    subscriber: Subscriber, output: TextIO, count: int | None, timeout_s: float | None, save: Path | None, as_json: bool
+    subscriber: Subscriber,
+    output: TextIO,
+    count: int | None,
+    timeout_s: float | None,
+    saver: _Saver | None,
+    as_json: bool,
 ) -> int:
     printed = unreadable = 0
     while count is None or printed < count:
@@ -94,8 +135,8 @@ def _print_records(
                 return code
             continue
         unreadable = 0
-        if save is not None and isinstance(record, FeaturesRecord):
-            record.save_npz(save / file_name(record))
+        if saver is not None and isinstance(record, FeaturesRecord):
+            saver.save(record)
         output.write((json_line(record) if as_json else text_line(record)) + "\n")
         output.flush()
         printed += 1
@@ -190,11 +231,20 @@ def _status_words(record: StatusRecord) -> list[str]:
         record.state,
         *([record.reason] if record.reason else []),
         *([f"next try in {record.next_try_s:.1f} s"] if record.next_try_s is not None else []),
-        *([f"{record.fps:.1f} frames/s"] if record.fps is not None else []),
+        *_rate_words(record),
         f"published {record.published_total}",
         f"dropped {record.dropped_total}",
         f"failed {record.failed_total}",
     ]
+
+
+def _rate_words(record: StatusRecord) -> list[str]:
+    if record.fps is None:
+        return []
+    words = [f"{record.fps:.1f} frames/s"]
+    if record.published_fps is not None:
+        words = [f"source {words[0]}", f"published {record.published_fps:.1f} frames/s"]
+    return [*words, *([record.overload] if record.overload else [])]
 
 
 def _gap_word(gap: Gap) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError
 from retinad.pipeline.sources.redact import mask
-from retinad.pipeline.sources.registry import parse_source, suggest_scheme
+from retinad.pipeline.sources.registry import parse_source, scheme_hint
 
 
 def missing_paths(cameras: Sequence[CameraConfig]) -> Iterator[str]:
@@ -14,6 +14,4 @@ def missing_paths(cameras: Sequence[CameraConfig]) -> Iterator[str]:
         try:
             parse_source(camera.source).check()
         except SourceError as error:
-            scheme = suggest_scheme(camera.source)
-            hint = f" (an address begins with {scheme})" if scheme else ""
-            yield f"camera {camera.name}: {mask(str(error), camera.source)}{hint}"
+            yield f"camera {camera.name}: {mask(str(error), camera.source)}{scheme_hint(camera.source)}"

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import anyio
 
-from retinad.pipeline.capture.capture import probe
+from retinad.pipeline.capture.probe import probe
+from retinad.pipeline.capture.starts import CaptureStarts
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError
 from retinad.pipeline.sources.reader import SourceInfo
@@ -38,9 +39,10 @@ class CameraFinding:
 async def probe_cameras(cameras: Sequence[CameraConfig]) -> list[CameraFinding]:
     """Open all cameras at once, each with its own timeouts; the findings are in the order of the cameras."""
     outcomes: dict[str, SourceInfo | SourceError] = {}
+    starts = CaptureStarts()
 
     async def probe_one(camera: CameraConfig) -> None:
-        outcomes[camera.name] = await probe(camera)
+        outcomes[camera.name] = await probe(camera, starts)
 
     async with anyio.create_task_group() as group:
         for camera in cameras:

@@ -11,10 +11,12 @@ from .common import DEFAULT_CONFIG, state_of
 def run(
     context: typer.Context,
     config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG", help="The config file.", show_default=str(DEFAULT_CONFIG))
+        Path | None,
+        typer.Argument(metavar="CONFIG", readable=False, help="The config file.", show_default=str(DEFAULT_CONFIG)),
     ] = None,
     config_option: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The config file, as an option.")
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", readable=False, help="The config file, as an option."),
     ] = None,
 ) -> None:
     """Run the service until it is stopped. The log goes to standard error."""

@@ -14,8 +14,12 @@ def subscribe(
         typer.Option(metavar="KIND", help="features, status, end or hello; repeatable. By default features and end."),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the tensors of each record to an .npz file.")
+        Path | None,
+        typer.Option(metavar="DIR", readable=False, help="Write the tensors of each record to an .npz file."),
     ] = None,
+    save_limit: Annotated[
+        float, typer.Option(metavar="GB", min=0, help="With --save: stop with code 74 once this much is saved.")
+    ] = 10.0,
     count: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stop after this many messages.")] = None,
     timeout: Annotated[
         float | None,
@@ -24,10 +28,11 @@ def subscribe(
     latest: Annotated[bool, typer.Option("--latest", help="When behind, skip to the newest record.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     client_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="This client's secret key, for a service that encrypts.")
+        Path | None,
+        typer.Option(metavar="FILE", readable=False, help="This client's secret key, for a service that encrypts."),
     ] = None,
     server_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The public key of a service that encrypts.")
+        Path | None, typer.Option(metavar="FILE", readable=False, help="The public key of a service that encrypts.")
     ] = None,
 ) -> None:
     """Print one line for each message that a service publishes.
@@ -45,6 +50,7 @@ def subscribe(
         cameras=tuple(camera or ()),
         kinds=tuple(kind or ()),
         save=save,
+        save_limit_gb=save_limit,
         count=count,
         timeout_s=timeout,
         latest=latest,

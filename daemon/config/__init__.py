@@ -1,1 +1,1 @@
-"""The config file: parse, merge, validate, resolve, and say what is wrong."""
+"""Loads the config file: parses, merges, validates and resolves it, and reports what is wrong."""

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 CREDENTIAL = "credential:"
-"""Prefix of a value that names a credential."""
+"""Prefix of a config value that names a credential."""
 
 
 def read_credential(text: str, environment: Mapping[str, str]) -> str:
     """The contents of the credential that `credential:NAME` names.
 
     Raises:
-        ValueError: it cannot be read; the message says why and what to do.
+        ValueError: the credential cannot be read; the message says why and what to do.
     """
     path = find_credential(text, environment)
     try:
@@ -29,7 +29,7 @@ def find_credential(text: str, environment: Mapping[str, str]) -> Path:
     """The file of the credential that `credential:NAME` names.
 
     Raises:
-        ValueError: there is none; the message says why and what to do.
+        ValueError: there is no such credential; the message says why and what to do.
     """
     name = text.removeprefix(CREDENTIAL)
     if not name or "/" in name or name.startswith(".") or not name.isprintable():

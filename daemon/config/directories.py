@@ -1,17 +1,35 @@
 """The folders of the service: where they are, and their creation without trusting what already exists there."""
 
+import errno
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from retinad.pipeline.files.lock import HeldError, take_lock
+from retinad.pipeline.files.ownership import NotOursError, check_folder, check_way
+
+from ..exit_codes import ExitCode
 
 
 class DirectoryError(Exception):
-    """A folder of the service cannot be used. The message says which, and why."""
+    """A folder of the service cannot be used. The message says which, and why.
+
+    Attributes:
+        code: the exit code of the process.
+    """
+
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class UnwritableError(DirectoryError):
+    """A folder is the service's own, but on a full or read-only file system, or without the right to write."""
+
+
+_UNWRITABLE = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +65,32 @@ def find_directories(environment: Mapping[str, str]) -> Directories:
 
 
 def make_private(directory: Path) -> None:
-    """Create a folder that only this user can enter, and its parents; an existing one must belong to this user.
+    """Create a folder that only this user can enter, and its parents; an existing one must be this user's own.
 
     The check matters in `/tmp`, where anyone may have created a folder or a link of this name first.
 
     Raises:
-        DirectoryError: it cannot be created, belongs to another user, or is not a folder.
+        UnwritableError: it cannot be created or written to.
+        DirectoryError: it is not a folder, belongs to another user, or others can replace it.
     """
     try:
-        directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            directory.mkdir(mode=0o700)
-        found = directory.lstat()
+        _make_folders(directory)
+        check_folder(directory)
+    except NotOursError as error:
+        raise DirectoryError(ExitCode.NO_PERMISSION, str(error)) from error
     except OSError as error:
-        raise DirectoryError(f"the folder {directory} cannot be created: {error.strerror}") from error
-    # With DynamicUser systemd creates a link, owned by root, to the folder itself.
-    if not stat.S_ISDIR(found.st_mode) and not (stat.S_ISLNK(found.st_mode) and found.st_uid == 0):
-        raise DirectoryError(f"{directory} is not a folder")
-    if found.st_uid not in (0, os.getuid()):
-        raise DirectoryError(f"the folder {directory} belongs to another user (uid {found.st_uid})")
+        raise _failure(f"the folder {directory} cannot be created", error) from error
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise DirectoryError(f"the folder {directory} cannot be written to")
+        raise UnwritableError(ExitCode.CANNOT_CREATE, f"the folder {directory} cannot be written to")
+
+
+def _make_folders(directory: Path) -> None:
+    check_way(directory)
+    for folder in reversed(directory.parents):
+        if not folder.exists():
+            folder.mkdir(mode=0o755)  # not by `parents=True`, which leaves the mode to the umask alone
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
 
 
 @contextmanager
@@ -78,19 +101,49 @@ def held(directory: Path) -> Iterator[None]:
         directory: the folder that only one service may write to; the lock file is beside it, in a folder that exists.
 
     Raises:
+        UnwritableError: the lock file cannot be written.
         DirectoryError: another process, named in the message, holds the lock, or the folder cannot be locked.
     """
     try:
         descriptor = take_lock(directory.with_name(f"{directory.name}.lock"))
     except HeldError as error:
         advice = "a second service needs its own state_dir, or keep_state = false"
-        raise DirectoryError(f"the folder {directory} is in use: {error} saves its streams there; {advice}") from error
+        reason = f"the folder {directory} is in use: {error} saves its streams there; {advice}"
+        raise DirectoryError(ExitCode.UNAVAILABLE, reason) from error
+    except NotOursError as error:
+        raise DirectoryError(ExitCode.NO_PERMISSION, f"the folder {directory} cannot be locked: {error}") from error
     except OSError as error:
-        raise DirectoryError(f"the folder {directory} cannot be locked: {error.strerror}") from error
+        raise _failure(f"the folder {directory} cannot be locked", error) from error
     try:
         yield
     finally:
         os.close(descriptor)
+
+
+def writing_problem(directory: Path) -> str | None:
+    """Why nothing can be written to a folder that may not exist yet, as far as can be seen without writing."""
+    existing = directory
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not os.path.isdir(existing):
+        return f"{existing} is not a folder"
+    try:
+        system = os.statvfs(existing)
+    except OSError as error:
+        return f"{existing} cannot be reached: {error.strerror}"
+    if system.f_flag & os.ST_RDONLY:
+        return f"{existing} is on a read-only file system"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"this user may not write to {existing}"
+    if system.f_blocks and not system.f_bavail:
+        return f"the file system of {existing} is full"
+    return None
+
+
+def _failure(message: str, error: OSError) -> DirectoryError:
+    kind = UnwritableError if error.errno in _UNWRITABLE else DirectoryError
+    # An error without a number is the project's own, and complete.
+    return kind(ExitCode.CANNOT_CREATE, f"{message}: {error.strerror}" if error.strerror else str(error))
 
 
 def _first(environment: Mapping[str, str], name: str) -> Path | None:

@@ -1,4 +1,6 @@
-"""Errors of the config: every problem at once, each with its place in the file, never with a value that may be secret.
+"""Config errors, which report every problem at once.
+
+Each problem has its place in the file, and never shows a value that may be secret.
 
 ConfigError     the config cannot be used; `problems` lists everything that is wrong
 """
@@ -12,13 +14,13 @@ class Problem:
     """One thing that is wrong with a config.
 
     Attributes:
-        file: the file, or `environment` or `command line` for an override.
+        file: path of the file, or `environment` or `command line` for an override.
         line: 1-based line, or None if the problem has no place in the file.
         column: 1-based column in characters, or None.
         key: dotted path of the key, such as `camera[0].source`, or the name of the variable or option; empty for the
             file as a whole.
-        message: what was expected and what came. It quotes a string from the file only if that is a short word where
-            the key takes a choice, a name or a device: any other string may be a secret.
+        message: what was expected and what was found. A string from the file is quoted only if it is a short word and
+            its key takes a choice, a name or a device: any other string may be a secret.
         hint: what to do, such as the key that was probably meant; may be empty.
     """
 
@@ -36,7 +38,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """The config cannot be used. Its text has one line per problem and never holds a secret."""
+    """The config cannot be used. The error's text has one line per problem and never contains a secret."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)

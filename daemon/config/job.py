@@ -28,12 +28,12 @@ def load_job_config(
 
     Args:
         path: the TOML file, or None for the defaults.
-        options: keys that the command line sets, over the environment and the file.
-        environment: `RETINAD_MODEL__<KEY>` and `RETINAD_STREAM__<KEY>`, each of which overrides a key.
+        options: keys that the command line sets; they override the environment and the file.
+        environment: variables `RETINAD_MODEL__<KEY>` and `RETINAD_STREAM__<KEY>`, each of which overrides a key.
 
     Raises:
-        ConfigError: with everything that is wrong in these tables.
-        ModelError: they are correct, but the device that they name or need is not there.
+        ConfigError: something in these tables is wrong; the error lists all of it.
+        ModelError: the tables are correct, but the device that they name or need does not exist.
     """
     document = Document(Path("defaults")) if path is None else read_document(path)
     merged = merge(document.data, environment, options, only=_TABLES)

@@ -1,4 +1,6 @@
-"""Loads a config file: parse, merge, validate and resolve, each of which returns all its problems; then placement.
+"""Loads a config file in four steps, each of which returns all its problems: parse, merge, validate and resolve.
+
+After these steps, the model is placed on its device.
 
 This is one of the files that read the process's environment.
 """
@@ -18,6 +20,7 @@ from .parse import Document, parse
 from .problems import Origins
 from .resolve import resolve_publishing, resolve_service
 from .service_config import LogConfig, Publishing, ServiceConfig
+from .service_links import describe_links
 from .tables import ModelTable
 from .validate import validate
 
@@ -39,11 +42,12 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Serv
 
     Args:
         path: the TOML file.
-        environment: `RETINAD_<TABLE>__<KEY>`, each of which overrides a key, and systemd's directories and credentials.
+        environment: variables `RETINAD_<TABLE>__<KEY>`, each of which overrides a key, and those that systemd sets for
+            directories and credentials.
 
     Raises:
-        ConfigError: with everything that is wrong.
-        ModelError: the config is correct, but the device that it names or needs is not there.
+        ConfigError: something is wrong; the error lists all of it.
+        ModelError: the config is correct, but the device that it names or needs does not exist.
     """
     document = read_document(path)
     merged = merge(document.data, environment)
@@ -51,14 +55,19 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Serv
     resolved = resolve_service(tables, environment, is_refused=bool(merged.problems or tables.faults))
     origins = Origins(document.file, document.places, merged.overrides)
     origins.refuse((*tables.faults, *resolved.faults), merged.problems)
-    return replace(resolved.config, model=place(resolved.config.model, tables.model, origins))
+    notes = (describe_links(merged.links),) if merged.links else ()
+    return replace(
+        resolved.config,
+        model=place(resolved.config.model, tables.model, origins),
+        notes=(*notes, *resolved.config.notes),
+    )
 
 
 def load_publishing(path: Path, environment: Mapping[str, str] = os.environ) -> Publishing | None:
-    """Load the part of a config that says where it publishes, without torch.
+    """Load, without torch, the part of a config that says where records are published.
 
     Returns:
-        None if anything is wrong with the tables: `load_config` then reports all of it.
+        None if anything is wrong with the tables; `load_config` reports all of it.
 
     Raises:
         ConfigError: the file cannot be read, or is not TOML.
@@ -70,10 +79,10 @@ def load_publishing(path: Path, environment: Mapping[str, str] = os.environ) -> 
 
 
 def read_document(path: Path) -> Document:
-    """Parse a file.
+    """Parse a config file.
 
     Raises:
-        ConfigError: it cannot be read, or is not TOML.
+        ConfigError: the file cannot be read, or is not TOML.
     """
     parsed = parse(path)
     if isinstance(parsed, Problem):
@@ -85,14 +94,14 @@ def place(model: ModelConfig, table: ModelTable, origins: Origins) -> ModelConfi
     """Put a model on its device, after all other checks, since this imports torch.
 
     Raises:
-        ConfigError: it cannot run there as configured.
-        ModelError: the configured device is not there, or `auto` found no GPU and the model cannot run without one.
+        ConfigError: the model's settings are incompatible with the device.
+        ModelError: the configured device does not exist, or `auto` found no GPU and the model cannot run without one.
     """
     placed, faults = place_model(model, table)
     try:
         origins.refuse(faults)
     except ConfigError as error:
-        if table.device == "auto" and placed.device == "cpu":  # a GPU may be there at the next try
+        if table.device == "auto" and placed.device == "cpu":  # a GPU may be found at the next attempt
             raise ModelError(f"device = 'auto' found no CUDA device: {error}") from error
         raise
     return placed

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from .keys import KeyPath
 
 _MOST_PARTS = 100
-"""The most parts of a dotted key. tomllib takes memory quadratic in their number: 258 MiB for 8000."""
+"""Maximum number of parts in a dotted key. tomllib's use of memory is quadratic in this number: 258 MiB for 8000."""
 
 _SPACE = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
@@ -40,9 +40,11 @@ class KeyPlaces:
 
     places: tuple[KeyPlace, ...]
     first: dict[KeyPath, KeyPlace] = field(repr=False)
+    complete_to: int = 0
+    """Line up to which the text was scanned without an open string, list or table."""
 
     def find(self, path: KeyPath) -> KeyPlace | None:
-        """The place of a key; if the text does not have it, of the innermost table around it."""
+        """The place of a key. If the text lacks the key: the place of the innermost table around it."""
         for length in range(len(path), 0, -1):
             if place := self.first.get(path[:length]):
                 return place
@@ -53,6 +55,11 @@ class KeyPlaces:
         before = [place for place in self.places if (place.line, place.column) <= (line, column)]
         return before[-1] if before else None
 
+    def open_at(self, line: int, column: int) -> KeyPlace | None:
+        """The key of the statement at a place: of this line, or of a value that began before it and is still open."""
+        last = self.last_before(line, column)
+        return None if last and last.line < min(line, self.complete_to + 1) else last
+
 
 def locate_keys(text: str) -> KeyPlaces:
     """Scan a TOML text with `\\n` line ends. Never raises: in an invalid text it stops at the first error."""
@@ -60,7 +67,7 @@ def locate_keys(text: str) -> KeyPlaces:
     with suppress(_OddityError, RecursionError):
         scanner.scan_document()
     places = tuple(scanner.places)
-    return KeyPlaces(places, {place.path: place for place in reversed(places)})
+    return KeyPlaces(places, {place.path: place for place in reversed(places)}, scanner.complete_to)
 
 
 def has_long_key(text: str) -> bool:
@@ -89,7 +96,7 @@ def _items(part: object) -> Iterable[object]:
 
 
 class _OddityError(Exception):
-    """The text is not TOML from here on."""
+    """The text is not TOML from the current position on."""
 
 
 class _LongKeyError(_OddityError):
@@ -99,6 +106,7 @@ class _LongKeyError(_OddityError):
 class _Scanner:
     def __init__(self, text: str) -> None:
         self.places: list[KeyPlace] = []
+        self.complete_to = 0
         self._text = text
         self._at = 0
         self._last_index: dict[KeyPath, int] = {}
@@ -111,6 +119,7 @@ class _Scanner:
                 table = self._scan_header()
             else:
                 self._scan_pair(table)
+            self.complete_to = bisect_right(self._lines, self._at)
 
     def _scan_header(self) -> KeyPath:
         start = self._at

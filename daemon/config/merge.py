@@ -1,13 +1,12 @@
-"""Step 2 of loading a config, merge: puts environment variables and command-line options over the file's values.
+"""Step 2 of loading a config, merge: environment variables and command-line options override the file's values.
 
 A variable is `RETINAD_<TABLE>__<KEY>`. A `RETINAD_` variable that names no key is a problem, since a misspelt override
 would otherwise be ignored silently. The environment is an argument: only `load.py`, `job.py`, `kernel_cache.py` and
-`systemd.py` read the process's own.
+`systemd.py` read the process's own environment.
 """
 
 import copy
 import tomllib
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType
@@ -15,10 +14,12 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 
+from retinad.client.wire import is_camera_name
 from retinad.pipeline.sources.redact import redact_url
 
 from .errors import Problem
 from .keys import KeyPath, new_name, suggest
+from .service_links import is_service_link
 from .tables import TABLES, CameraTable, sub_table
 
 PREFIX = "RETINAD_"
@@ -30,9 +31,9 @@ class Override:
 
     Attributes:
         name: the option, such as `--preset`.
-        table: table of the key.
-        key: the key.
-        value: its value, in the type that the file would have.
+        table: name of the key's table.
+        key: name of the key.
+        value: the key's value, in the type that it would have in the file.
     """
 
     name: str
@@ -48,12 +49,14 @@ class Merged:
     Attributes:
         data: the tables.
         overrides: the variable or option that set a key.
-        problems: variables that name no key.
+        problems: variables that name no key, or keys of two cameras.
+        links: variables that others set for a service of this name.
     """
 
     data: Mapping[str, Any]
     overrides: Mapping[KeyPath, str]
     problems: tuple[Problem, ...]
+    links: tuple[str, ...] = ()
 
 
 def merge(
@@ -62,46 +65,51 @@ def merge(
     options: Iterable[Override] = (),
     only: Collection[str] | None = None,
 ) -> Merged:
-    """Put the environment over the file, and the options over both.
+    """Override the file's values with the environment, and both with the options.
 
     Args:
         data: the file's tables; not changed.
         environment: variables; those without the prefix are ignored.
-        options: what the command line sets.
-        only: tables to take; the others, and variables of theirs, are ignored. None for all.
+        options: the keys that the command line sets.
+        only: tables to use; the other tables and their variables are ignored. None uses all tables.
     """
     if only is not None:
         data = {name: table for name, table in data.items() if name in only}
     variables = sorted(name for name in environment if name.startswith(_prefixes(only)))
+    links = tuple(name for name in variables if is_service_link(name, environment[name]))
     known = known_variables(data)
-    merged, overrides = copy.deepcopy(dict(data)), {}
+    merged, overrides, problems = copy.deepcopy(dict(data)), {}, []
     for name in variables:
-        if name in known:
-            path, annotation = known[name]
-            overrides[path] = name
-            _put(merged, path, _parse(environment[name], annotation))
+        match known.get(name, []):
+            case [(path, annotation)]:
+                overrides[path] = name
+                _put(merged, path, _parse(environment[name], annotation))
+            case [_, _, *_] as several:
+                problems.append(_ambiguous_variable(name, data, [path for path, _ in several]))
+            case _ if name not in links:
+                problems.append(_unknown_variable(name, known))
     for option in options:
         overrides[option.table, option.key] = option.name
         _put(merged, (option.table, option.key), option.value)
-    problems = tuple(_unknown_variable(name, known) for name in variables if name not in known)
-    return Merged(merged, overrides, problems)
+    return Merged(merged, overrides, tuple(problems), links)
 
 
-def known_variables(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, object]]:
-    """Every variable that overrides a key of this file, with the key and its type.
+def known_variables(data: Mapping[str, Any]) -> dict[str, list[tuple[KeyPath, object]]]:
+    """Every variable that overrides a key of this file, with the key and its type; two keys where two cameras fit.
 
-    A camera's variables have its name in capitals, with `-` as `_`; cameras whose names become the same have none.
+    A camera's variables have its name in capitals, with `-` as `_`.
     """
-    known: dict[str, tuple[KeyPath, object]] = {}
-    for table, model in TABLES.items():
-        known.update(_variables_of(model, f"{PREFIX}{table.upper()}__", (table,)))
+    known: dict[str, list[tuple[KeyPath, object]]] = {}
     cameras = data.get("camera")
     words = [_camera_word(camera) for camera in cameras] if isinstance(cameras, list) else []
-    counts = Counter(words)
-    for index, word in enumerate(words):
-        if word and counts[word] == 1:
-            known.update(_variables_of(CameraTable, f"{PREFIX}CAMERA__{word}__", ("camera", index)))
-            known.pop(f"{PREFIX}CAMERA__{word}__NAME")
+    tables: list[tuple[type[BaseModel], str, KeyPath]] = [
+        *((model, f"{PREFIX}{table.upper()}__", (table,)) for table, model in TABLES.items()),
+        *((CameraTable, f"{PREFIX}CAMERA__{word}__", ("camera", index)) for index, word in enumerate(words) if word),
+    ]
+    for model, prefix, table in tables:
+        for name, (path, annotation) in _variables_of(model, prefix, table):
+            if path[0] != "camera" or path[2:] != ("name",):
+                known.setdefault(name, []).append((path, annotation))
     return known
 
 
@@ -117,6 +125,13 @@ def _unknown_variable(name: str, known: Mapping[str, object]) -> Problem:
     return Problem("environment", None, None, redact_url(name), "names no key of the config", hint)
 
 
+def _ambiguous_variable(name: str, data: Mapping[str, Any], paths: Iterable[KeyPath]) -> Problem:
+    names = sorted({data["camera"][path[1]]["name"] for path in paths})
+    shown = ", " + " and ".join(names) if all(map(is_camera_name, names)) else ""
+    hint = "rename one, or set the key in the file"
+    return Problem("environment", None, None, redact_url(name), f"fits two cameras{shown}", hint)
+
+
 def _renamed_variable(name: str) -> str | None:
     table, *parts = name.removeprefix(PREFIX).split("__")
     camera, parts = (parts[:1], parts[1:]) if table == "CAMERA" else ([], parts)
@@ -124,7 +139,7 @@ def _renamed_variable(name: str) -> str | None:
     if renamed is None:
         return None
     first, *others = renamed.upper().split(".")
-    if table == "CAMERA" and first != "CAMERA":  # of `[stream]`, whose keys a camera's `stream` has too
+    if table == "CAMERA" and first != "CAMERA":  # a key of `[stream]`, which a camera's `stream` has too
         first, others = "CAMERA", [first, *others]
     return PREFIX + "__".join([first, *camera, *others])
 
@@ -144,7 +159,7 @@ def _variables_of(model: type[BaseModel], prefix: str, path: KeyPath) -> Iterato
 
 
 def _put(data: Any, path: KeyPath, value: object) -> None:
-    # Where the file has something else than a table, nothing is set: the validate step refuses it.
+    # Where the file has something other than a table, nothing is set: the validate step reports that.
     for part in path[:-1]:
         data = data[part] if isinstance(part, int) else data.setdefault(part, {})
         if not isinstance(data, dict | list):
@@ -154,7 +169,8 @@ def _put(data: Any, path: KeyPath, value: object) -> None:
 
 
 def _parse(text: str, annotation: object) -> object:
-    # Text for a key that takes free text; TOML for any other key, or text if it is not TOML, such as a choice.
+    # A key that takes free text gets the text. Any other key gets the text parsed as TOML, or the text itself if it is
+    # not TOML, such as a choice.
     if _takes_text(annotation) or "\n" in text:
         return text
     try:

@@ -1,4 +1,4 @@
-"""Resolves `[model]` to a ModelConfig: preset, device and number format chosen, and the network's shape checked."""
+"""Resolves `[model]` to a ModelConfig: chooses preset, device and number format, and checks the network's shape."""
 
 import os
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
 from retinad.pipeline.model.backbones import BACKBONES
 from retinad.pipeline.model.placement import resolve_device, resolve_dtype
 from retinad.pipeline.model.presets import PRESETS, Preset, default_preset
+from retinad.pipeline.model.weight_paths import weights_fault
 
 from .problems import KeyFault
 from .tables import ModelTable, configured_keys
@@ -29,15 +30,16 @@ _PLAIN = (
 """Keys that are fields of ModelConfig under the same name."""
 
 _LEAST_3D = 12
-"""The least head dimension, a multiple of 4, that time, rows and columns can share (`axis_channels`)."""
+"""The smallest head dimension that is a multiple of 4 and can be divided among time, rows and columns (see
+`axis_channels`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """The model, and what is wrong with it.
+    """A model resolved from `[model]`, and what is wrong with its settings.
 
     Attributes:
-        model: not placed yet, see `place_model`.
+        model: the model, not yet placed on a device (see `place_model`).
         stream: the preset's defaults for `[stream]`.
         faults: what is wrong.
     """
@@ -48,12 +50,12 @@ class ResolvedModel:
 
 
 def resolve_model(table: ModelTable, *, is_complete: bool = True) -> ResolvedModel:
-    """Put the keys of `[model]` over its preset.
+    """Override the defaults of the preset with the keys of `[model]`.
 
     Args:
         table: the checked table.
-        is_complete: whether all of its keys are valid. If not, conflicts between settings are not reported, since they
-            may be consequences of a key that was left out.
+        is_complete: whether all keys of the table are valid. If not, conflicts between settings are not reported, since
+            they may be consequences of a key that was left out.
     """
     preset = PRESETS[_preset_name(table)]
     keys = configured_keys(table)
@@ -82,13 +84,13 @@ def stand_in() -> ResolvedModel:
 
 
 def place_model(model: ModelConfig, table: ModelTable) -> tuple[ModelConfig, tuple[KeyFault, ...]]:
-    """Put a model on its device and in its number format. Imports torch, which takes a second, to look for a GPU.
+    """Set a model's device and number format. Imports torch, which takes a second, to look for a GPU.
 
     Returns:
         The model, and what is wrong with its settings on this device.
 
     Raises:
-        ModelError: the configured device is not there.
+        ModelError: the configured device does not exist.
     """
     device = resolve_device(table.device)
     placed = replace(model, device=device, dtype=resolve_dtype(table.dtype, device))
@@ -109,7 +111,7 @@ def _preset_name(table: ModelTable) -> str:
 
 
 def _only(keys: dict[str, Any], kind: type[NetworkConfig] | type[OutputConfig]) -> dict[str, Any]:
-    # The key `dtype` is the model's; that of the outputs is `output_dtype`.
+    # The key `dtype` sets the model's number format, and `output_dtype` that of the outputs.
     return {field.name: keys[field.name] for field in fields(kind) if field.name in keys and field.name != "dtype"}
 
 
@@ -120,23 +122,30 @@ def _default_output(preset: Preset, network: NetworkConfig) -> OutputConfig:
 
 
 def _resolve_weights(table: ModelTable, network: NetworkConfig) -> tuple[Path | None, Path | None, list[KeyFault]]:
-    # The files of `checkpoint` and `backbone_checkpoint`, one of them at most.
+    # The files of `checkpoint` and `backbone_checkpoint`, of which at most one may be set.
     texts = {"checkpoint": table.checkpoint, "backbone_checkpoint": table.backbone_checkpoint}
     faults = [
-        KeyFault(("model", key), "there is no such file, or it cannot be reached")
+        KeyFault(("model", key), reason)
         for key, text in texts.items()
-        if text is not None and not os.path.isfile(text)  # Path.is_file raises if a folder may not be entered
+        if text is not None and (reason := _weights_fault(text)) is not None
     ]
     whole, backbone = (None if text is None else Path(text) for text in texts.values())
     path = ("model", "backbone_checkpoint")
     if backbone is not None and BACKBONES[network.patch_embed].release is None:
         released = [name for name, entry in BACKBONES.items() if entry.release is not None]
-        wanted = f"expected patch_embed to be one of {', '.join(released)} with it"
+        wanted = f"expected patch_embed to be one of {', '.join(released)}"
         faults.append(KeyFault(path, f"{wanted}, got {network.patch_embed!r}"))
     if whole is not None and backbone is not None:
-        faults.append(KeyFault(path, "expected no checkpoint with it: that contains the backbone"))
+        faults.append(KeyFault(path, "expected no checkpoint as well: a checkpoint already contains the backbone"))
         backbone = None
     return whole, backbone, faults
+
+
+def _weights_fault(text: str) -> str | None:
+    # `lexists` is False too for a path in a folder that may not be entered.
+    if not os.path.lexists(text) or os.path.isdir(text):
+        return "there is no such file, or it cannot be reached"
+    return weights_fault(Path(text))
 
 
 def _check_network(network: NetworkConfig) -> Iterator[KeyFault]:
@@ -151,7 +160,7 @@ def _check_network(network: NetworkConfig) -> Iterator[KeyFault]:
         wanted = f"expected channels / heads to be at least {_LEAST_3D} with rope3d"
         yield KeyFault(path, f"{wanted}, got {head_channels}")
     for mismatch in BACKBONES[network.patch_embed].mismatches(network):
-        wanted = f"expected {mismatch.field} = {mismatch.expected} with it"
+        wanted = f"expected {mismatch.field} = {mismatch.expected} for this backbone"
         yield KeyFault(("model", "patch_embed"), f"{wanted}, got {mismatch.actual}")
 
 

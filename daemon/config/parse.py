@@ -1,4 +1,4 @@
-"""Step 1 of loading a config, parse: from the file's bytes to tables as plain data, with the place of each key."""
+"""Step 1 of loading a config, parse: turns the file's bytes into tables of plain data, and locates each key."""
 
 import re
 import tomllib
@@ -16,7 +16,11 @@ from .locations import KeyPlaces, has_long_key, is_deeper, locate_keys
 _LARGEST_FILE = 1 << 20
 _DEEPEST = 32
 _MOST_CAMERAS = 4096
-"""As many as a subscriber keeps track of, and four times what a model serves. Checking one takes up to 1 ms."""
+"""Maximum number of cameras: as many as a subscriber tracks, and four times as many as a model serves. Checking one
+camera takes up to 1 ms."""
+
+_HEADER = re.compile(r"[ \t]*(\[[\[\]A-Za-z0-9_. -]{1,64}?)[ \t]*(?:#.*)?")
+"""A table's header that an error may quote."""
 
 _TOO_DEEP = "Nested too deeply"
 
@@ -26,9 +30,9 @@ class Document:
     """A parsed config file.
 
     Attributes:
-        file: its path.
-        data: its tables.
-        places: where its keys are.
+        file: path of the file.
+        data: the file's tables.
+        places: where the file's keys are.
     """
 
     file: Path
@@ -37,7 +41,7 @@ class Document:
 
 
 def parse(path: Path) -> Document | Problem:
-    """Parse a config file; a file that is not TOML, or is beyond the limits of size, has one problem and no data."""
+    """Parse a config file. Returns a single problem instead if the file is not TOML or exceeds a limit of size."""
     text = _read_text(path)
     if isinstance(text, Problem):
         return text
@@ -57,10 +61,10 @@ def _read_text(path: Path) -> str | Problem:
             content = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "a path cannot contain a null character"
-        hint = "`retinad config > FILE` writes a default one"
+        hint = "`retinad config > FILE` writes a default config"
         return Problem(str(path), None, None, "", f"cannot read the config: {reason}", hint)
     if len(content) > _LARGEST_FILE:
-        return Problem(str(path), None, None, "", "cannot read the config: larger than 1 MiB")
+        return Problem(str(path), None, None, "", "cannot read the config: the file is larger than 1 MiB")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -84,14 +88,18 @@ def _parse_toml(path: Path, text: str) -> dict[str, Any] | Problem:
 
 
 def _syntax_problem(path: Path, text: str, message: str) -> Problem:
-    # At the place that tomllib names; if it names the end of the file, at the last key before it.
+    # At the place that tomllib names, with the key of the statement there; if it names the end of the file, at the last
+    # key before it.
     reason, _, place = message.partition(" (at ")
     numbers = re.fullmatch(r"line (\d+), column (\d+)\)", place)
     lines = text.split("\n")
     line, column = (int(numbers[1]), int(numbers[2])) if numbers else (len(lines), len(lines[-1]) + 1)
-    last = locate_keys(text).last_before(line, column)
+    places = locate_keys(text)
+    last = places.open_at(line, column) if numbers else places.last_before(line, column)
     if last and not numbers:
         line, column = last.line, last.column
     hint = "a string needs quotes" if "Invalid value" in reason else ""
+    if "declaration" in reason and (header := _HEADER.fullmatch(lines[line - 1])):
+        reason += f", got {header[1]}"
     key = redact_url(show_key(last.path)) if last else ""
     return Problem(str(path), line, column, key, f"not TOML: {reason}", hint)

@@ -9,9 +9,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from retinad.client.curve_keys import KeyFileError, load_keys
 from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.errors import PublishError, SourceError
-from retinad.pipeline.publish.endpoints import check_endpoints
+from retinad.pipeline.publish.endpoints import check_endpoints, ipc_path
+from retinad.pipeline.sources.crop import crop_fault
 from retinad.pipeline.sources.redact import mask, secrets_of
 from retinad.pipeline.sources.registry import parse_source
 
@@ -28,6 +30,9 @@ Config = TypeVar("Config")
 
 DEFAULT_ENDPOINTS = ("ipc://{runtime}/features.sock", "tcp://127.0.0.1:5555")
 """`{runtime}` is replaced by the runtime directory."""
+
+
+_ALL_DISABLED = KeyFault(("camera",), "every camera is disabled", "remove `enabled = false` from one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +63,25 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
     cameras = [
         resolve_camera(camera, ("camera", number), stream, environment) for number, camera in tables.cameras.items()
     ]
+    enabled = tuple(camera for camera, _ in cameras if camera.enabled)
     config = ServiceConfig(
         log=LogConfig(service.log_level, service.log_format),
         state_dir=Path(service.state_dir) if service.state_dir else directories.state,
         keep_state=service.keep_state,
+        keep_state_timeout_s=service.keep_state_timeout_s,
+        keep_state_max_age_s=service.keep_state_max_age_s,
         runtime_dir=publishing.config.runtime_dir,
         exit_when_done=service.exit_when_done,
         publish=publishing.config.publish,
         model=model.model,
-        cameras=tuple(camera for camera, _ in cameras),
+        cameras=enabled,
+        disabled=tuple(camera for camera, _ in cameras if not camera.enabled),
         secrets=frozenset(secret for camera, _ in cameras for secret in secrets_of(camera.source)),
+        notes=tuple(_unusable_keys(publishing.config.publish.curve)),
     )
-    camera_faults = (fault for _, faults in cameras for fault in faults)
+    camera_faults = [fault for _, faults in cameras for fault in faults]
+    if cameras and not enabled:
+        camera_faults.append(_ALL_DISABLED)
     faults = tables.independent((*model.faults, *stream_faults, *camera_faults))
     return Resolved(config, (*publishing.faults, *faults))
 
@@ -119,9 +131,25 @@ def resolve_camera(
     camera = replace(
         CameraConfig(table.name, source), **(configured_keys(table) | {"source": source, "stream": stream})
     )
+    faults += [KeyFault((*path, "crop"), reason) for reason in _crop_faults(camera)]
     # A live camera delivers its newest frame only: room for more would stay empty.
     stream = replace(camera.stream, run_frames=camera.frames_per_step)
     return replace(camera, stream=stream), tuple(faults)
+
+
+def _crop_faults(camera: CameraConfig) -> Iterator[str]:
+    if camera.crop is None:
+        return
+    left, top, width, height = camera.crop
+    if not (width and height):
+        yield "expected [left, top, width, height] with a width and height of at least 1"
+        return
+    try:
+        size = parse_source(camera.source).frame_size
+    except SourceError:  # reported at the source
+        return
+    if size is not None and (left + width > size[0] or top + height > size[1]):
+        yield crop_fault(camera.crop, size)
 
 
 def _resolve_model(tables: Tables, *, is_refused: bool) -> ResolvedModel:
@@ -140,7 +168,7 @@ def _resolve_publish(
     endpoints = tuple(endpoint.replace("{runtime}", str(runtime)) for endpoint in templates)
     curve, faults = _resolve_curve(table.curve, environment) if table.curve else (None, [])
     publish = replace(PublishConfig(), **(configured_keys(table) | {"endpoints": endpoints, "curve": curve}))
-    return publish, (*faults, *_check_endpoints(publish))
+    return publish, (*faults, *_check_endpoints(publish, runtime))
 
 
 def _resolve_curve(table: CurveTable, environment: Mapping[str, str]) -> tuple[CurveConfig, list[KeyFault]]:
@@ -153,16 +181,33 @@ def _resolve_curve(table: CurveTable, environment: Mapping[str, str]) -> tuple[C
             faults.append(KeyFault(key_path, str(error)))
     elif not os.path.isfile(key_file):  # Path.is_file raises if a folder may not be entered
         faults.append(KeyFault(key_path, "there is no such file, or it cannot be reached"))
+    if not faults:
+        try:
+            _ = load_keys(key_file).secret_key
+        except KeyFileError as error:
+            faults.append(KeyFault(key_path, str(error)))
     if not os.path.isdir(clients):
         path = ("publish", "curve", "authorized_keys_dir")
         faults.append(KeyFault(path, "there is no such folder, or it cannot be reached"))
     return CurveConfig(key_file, clients), faults
 
 
-def _check_endpoints(publish: PublishConfig) -> Iterator[KeyFault]:
+def _unusable_keys(curve: CurveConfig | None) -> Iterator[str]:
+    folder = None if curve is None else curve.authorized_keys_dir
+    if folder is None or not os.path.isdir(folder):
+        return
+    for file in sorted(folder.glob("*.key")):
+        try:
+            _ = load_keys(file).public_key
+        except KeyFileError as error:
+            yield f"a client's key is left out: {error}"
+
+
+def _check_endpoints(publish: PublishConfig, runtime: Path) -> Iterator[KeyFault]:
     for number, endpoint in enumerate(publish.endpoints):
         path = ("publish", "endpoints", number)
-        if (reason := _endpoint_fault(endpoint, publish)) is not None:
+        reason = _endpoint_fault(endpoint, publish) or _socket_fault(endpoint, runtime)
+        if reason is not None:
             yield KeyFault(path, reason)
         if endpoint in publish.endpoints[:number]:
             yield KeyFault(path, "this endpoint is listed twice")
@@ -176,6 +221,23 @@ def _endpoint_fault(endpoint: str, publish: PublishConfig) -> str | None:
         check_endpoints(replace(publish, endpoints=(endpoint,)))
     except PublishError as error:
         return mask(str(error), endpoint)
+    return None
+
+
+def _socket_fault(endpoint: str, runtime: Path) -> str | None:
+    socket = ipc_path(endpoint)
+    if socket is None or socket.startswith("@"):
+        return None
+    folder = Path(socket).parent
+    if folder == runtime:  # made by the service
+        return None
+    advice = "write ipc://{runtime}/NAME.sock for one that the service makes"
+    if not os.path.isdir(folder):
+        return f"there is no folder {folder} for the socket: make it, or {advice}"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"this user may not make files in {folder}: change its owner or mode, or {advice}"
+    if os.path.isdir(socket):
+        return f"{socket} is a folder: expected the name of a socket in it"
     return None
 
 

@@ -1,4 +1,4 @@
-"""The loaded config as frozen values: of the whole service, of publishing alone, and of a job without cameras."""
+"""Frozen values for a loaded config: for the whole service, for publishing alone, and for a job without cameras."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ class LogConfig:
     """The log, which goes to standard error.
 
     Attributes:
-        level: lines below it are left out.
+        level: the lowest level of the lines that are logged.
         form: `console` for people, `json` for one JSON object per line, `auto` for console on a terminal, else json.
     """
 
@@ -30,27 +30,35 @@ class ServiceConfig:
         log: the log.
         state_dir: folder for files that survive a restart; may not exist yet.
         keep_state: whether the streams' memories survive a restart.
+        keep_state_timeout_s: seconds that a stop may take to save them.
+        keep_state_max_age_s: greatest age in seconds of a memory that is restored, or None for any.
         runtime_dir: folder for sockets and locks; may not exist yet.
         exit_when_done: whether the service stops, with exit code 0, once every source has ended.
         publish: where and how records are published.
         model: the model and where it runs.
-        cameras: at least one, each with a unique name.
+        cameras: those that are enabled, at least one, each with a unique name.
         secrets: strings that must never be printed.
+        disabled: cameras that are not opened.
+        notes: what is not as it seems, though nothing is wrong; a sentence each.
     """
 
     log: LogConfig
     state_dir: Path
     keep_state: bool
+    keep_state_timeout_s: float
+    keep_state_max_age_s: float | None
     runtime_dir: Path
     exit_when_done: bool
     publish: PublishConfig
     model: ModelConfig
     cameras: tuple[CameraConfig, ...]
     secrets: frozenset[str] = field(repr=False)
+    disabled: tuple[CameraConfig, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def states_dir(self) -> Path | None:
-        """Folder of the saved streams, or None if none are kept; may not exist yet."""
+        """Folder of the saved streams, or None if streams are not saved. The folder may not exist yet."""
         return self.state_dir / "streams" if self.keep_state else None
 
 

@@ -18,10 +18,12 @@ def show_config(config: ServiceConfig) -> str:
         "log_format": config.log.form,
         "state_dir": str(config.state_dir),
         "keep_state": config.keep_state,
+        "keep_state_timeout_s": config.keep_state_timeout_s,
+        "keep_state_max_age_s": config.keep_state_max_age_s,
         "exit_when_done": config.exit_when_done,
     }
     tables = [_table("[service]", service), *_publish_tables(config.publish), _table("[model]", _model(config.model))]
-    return "\n".join(tables + [_table("[[camera]]", _camera(camera)) for camera in config.cameras])
+    return "\n".join(tables + [_table("[[camera]]", _camera(camera)) for camera in (*config.cameras, *config.disabled)])
 
 
 def _publish_tables(publish: PublishConfig) -> list[str]:

@@ -33,19 +33,22 @@ Seconds = Annotated[float, Field(ge=0.1, le=86_400)]
 Pixels = Annotated[int, Field(ge=1, le=65_536)]
 
 _TEXT = r"\A[^\x00-\x1f\x7f]{1,4096}\z"
-_NAME = r"\A[A-Za-z0-9_-]{1,64}\z"
+NAME_PATTERN = r"\A[A-Za-z0-9_-]{1,64}\z"
 _DEVICE = r"\A(auto|cpu|cuda(:[0-9]{1,2})?)\z"
 _FOURCC = r"\A[ -~]{4}\z"
 PATTERN_WORDS = {
     _TEXT: "1 to 4096 characters, none of them a control character",
-    _NAME: "1 to 64 characters of A-Z a-z 0-9 _ -",
+    NAME_PATTERN: "1 to 64 characters of A-Z a-z 0-9 _ -",
     _DEVICE: "auto, cpu, cuda or cuda:N",
     _FOURCC: "four ASCII characters, such as MJPG",
 }
 """The expected form of a string in words, by its pattern."""
 
-WORD_PATTERNS = frozenset({_NAME, _DEVICE, _FOURCC})
+WORD_PATTERNS = frozenset({NAME_PATTERN, _DEVICE, _FOURCC})
 """Patterns of keys that take a single word, which an error may quote."""
+
+LONGEST = MappingProxyType({_TEXT: 4096, NAME_PATTERN: 64})
+"""The most characters of strings with these patterns."""
 
 Text = Annotated[str, Field(pattern=_TEXT)]
 
@@ -69,6 +72,8 @@ class ServiceTable(BaseModel):
     log_format: LogForm = "auto"
     state_dir: Text | None = None
     keep_state: bool = False
+    keep_state_timeout_s: Seconds = 30.0
+    keep_state_max_age_s: Annotated[float, Field(ge=0.1, le=31_536_000)] | None = None
     exit_when_done: bool = True
 
 
@@ -144,7 +149,7 @@ class CameraTable(BaseModel):
     """`[[camera]]`"""
 
     model_config = STRICT
-    name: Annotated[str, Field(pattern=_NAME)]
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
     source: Annotated[SecretStr, BeforeValidator(_index_as_text)]
     mode: Annotated[CaptureMode, Field(strict=False)] | None = None
     fps: Annotated[float, Field(ge=0.001, le=1000)] | None = None
@@ -157,6 +162,8 @@ class CameraTable(BaseModel):
     transport: RtspTransport | None = None
     size: Annotated[list[Pixels], Field(min_length=2, max_length=2)] | None = None
     fourcc: Annotated[str, Field(pattern=_FOURCC)] | None = None
+    crop: Annotated[list[Annotated[int, Field(ge=0, le=65_536)]], Field(min_length=4, max_length=4)] | None = None
+    enabled: bool | None = None
     stream: StreamTable | None = None
 
 

@@ -11,9 +11,13 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from retinad.client.wire import is_camera_name
+
 from .keys import KeyPath, new_name, suggest
 from .problems import KeyFault
 from .tables import (
+    LONGEST,
+    NAME_PATTERN,
     PATTERN_WORDS,
     TABLES,
     WORD_PATTERNS,
@@ -40,6 +44,11 @@ _RANGE_WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "les
 
 _WORD = re.compile(r"[A-Za-z0-9 _.-]{1,32}")
 """Strings from the file that an error may quote, where a key takes a choice, a name or a device: never an address."""
+_NAME_LIKE = re.compile(r"[\w .,!+&'()-]{1,64}")
+"""Names that an error may quote: letters of any language, but nothing that an address or its password needs."""
+
+_PLAIN_TYPES = ("int_type", "float_type", "bool_type")
+_PLAIN = re.compile(r"true|false|[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 
 _NO_CAMERAS = KeyFault(
@@ -86,7 +95,7 @@ class Tables:
         return any(path[:length] in self.left_out for length in range(1, len(path) + 1))
 
     def independent(self, faults: Iterable[KeyFault]) -> tuple[KeyFault, ...]:
-        """The faults of a later step that are not mere consequences of a fault found here: none at a key left out."""
+        """The faults of a later step, except those at keys left out here, which are consequences of earlier faults."""
         return tuple(fault for fault in faults if not self.is_left_out(fault.path))
 
 
@@ -121,7 +130,7 @@ def validate(data: Mapping[str, Any], *, cameras: bool = True) -> Tables:
 
 
 def validate_table(model: type[Table], data: object, path: KeyPath) -> Checked[Table]:
-    """Check one table, which is at `path`."""
+    """Check the table at `path`."""
     try:
         return Checked(model.model_validate(data))
     except ValidationError as error:
@@ -151,13 +160,15 @@ def _unknown_tables(data: Mapping[str, Any]) -> Iterator[KeyFault]:
 
 def _repeated_names(cameras: Sequence[object]) -> Iterator[KeyFault]:
     # Of the data, so that cameras that are refused for another reason count too.
-    seen: set[str] = set()
+    seen: dict[str, int] = {}
     for number, camera in enumerate(cameras):
         name = camera.get("name") if isinstance(camera, dict) else None
         if isinstance(name, str):
             if name in seen:
-                yield KeyFault(("camera", number, "name"), "another camera has the same name")
-            seen.add(name)
+                path: KeyPath = ("camera", number, "name")
+                named = f'"{name}"' if is_camera_name(name) else "this name"
+                yield KeyFault(path, f"{named} is already the camera", other=("camera", seen[name], "name"))
+            seen.setdefault(name, number)
 
 
 def _unknown(path: KeyPath, kind: str, known: Sequence[str]) -> KeyFault:
@@ -174,7 +185,7 @@ def _fault(model: type[BaseModel], data: object, path: KeyPath, detail: ErrorDet
     if detail["type"] == "missing":
         return KeyFault(path + tuple(detail["loc"]), "required key is missing")
     message = f"expected {_expected(detail)}, got {_got(value, detail)}"
-    return KeyFault(path + place, message, _nearest_choice(value, detail))
+    return KeyFault(path + place, message, _nearest_choice(value, detail) or _other_form(value, detail))
 
 
 def _follow(data: object, loc: Sequence[str | int]) -> tuple[KeyPath, object]:
@@ -212,16 +223,46 @@ def _expected(detail: ErrorDetails) -> str:
 
 def _got(value: object, detail: ErrorDetails) -> str:
     context = detail.get("ctx", {})
-    takes_word = "expected" in context or context.get("pattern") in WORD_PATTERNS
-    if takes_word and isinstance(value, str) and _WORD.fullmatch(value):
+    pattern = context.get("pattern")
+    if pattern is not None and isinstance(value, str):
+        return _got_text(value, pattern)
+    if "expected" in context and isinstance(value, str) and _WORD.fullmatch(value):
         return f'"{value}"'
     if isinstance(value, str | list) and "length" in str(detail.get("ctx")):
         return f"{_describe(value)} of length {len(value)}"
     return _describe(value)
 
 
+def _got_text(text: str, pattern: str) -> str:
+    most = LONGEST.get(pattern)
+    if not text:
+        return "an empty string"
+    if most is not None and len(text) > most:
+        return f"{len(text)} characters"
+    if pattern not in WORD_PATTERNS or not (_WORD if pattern != NAME_PATTERN else _NAME_LIKE).fullmatch(text):
+        return "a string"
+    wrong = sorted({letter for letter in text if not is_camera_name(letter)}) if pattern == NAME_PATTERN else []
+    if not wrong:
+        return f'"{text}"'
+    shown = ", ".join("a space" if letter == " " else letter for letter in wrong)
+    return f'"{text}" ({shown} {"is" if len(wrong) == 1 else "are"} not allowed)'
+
+
+def _other_form(value: object, detail: ErrorDetails) -> str:
+    # The same value as the key takes it; shown only where it cannot be a secret.
+    if not isinstance(value, str):
+        return ""
+    if detail["type"] == "list_type":
+        scheme = re.match(r"(?:tcp|ipc)://", value)
+        text = f"{scheme[0]}..." if scheme else value if _WORD.fullmatch(value) else "..."
+        return f'write ["{text}"]'
+    if detail["type"] in _PLAIN_TYPES and _PLAIN.fullmatch(value):
+        return f"write {value} without quotes"
+    return ""
+
+
 def _describe(value: object) -> str:
-    # Numbers and booleans are quoted; of anything else only the type, since it may hold a secret.
+    # Numbers and booleans are quoted; anything else is described by its type only, since it may hold a secret.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and abs(value) < 1 << 64:
@@ -233,7 +274,7 @@ def _describe(value: object) -> str:
 
 
 def _nearest_choice(value: object, detail: ErrorDetails) -> str:
-    # Found by the value, but it shows only the choice.
+    # The value selects the nearest choice, but only the choice is shown.
     expected = str(detail.get("ctx", {}).get("expected", ""))
     choices = [word.strip("' ") for word in expected.replace(" or ", ",").split(",")]
     return suggest(value, choices) if isinstance(value, str) and expected else ""

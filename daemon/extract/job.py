@@ -20,6 +20,7 @@ from retinad.pipeline.sources.reader import SourceInfo
 from retinad.pipeline.sources.redact import mask
 from retinad.pipeline.worker import Worker
 
+from ..config.directories import writing_problem
 from ..config.keys import error_text
 from ..errors import only_error
 from ..exit_codes import ExitCode, JobError
@@ -30,7 +31,7 @@ from .progress import Reporter
 from .recording import RecordingReader, probe_recording
 from .request import CAMERA, Extraction, check_finished, choose_run
 from .steps import StepLoop
-from .summary import remaining_line, summary_lines
+from .summary import RANDOM_WEIGHTS, remaining_line, summary_lines, weights_note_line
 from .write_behind import WriteBehind
 
 
@@ -93,6 +94,8 @@ class _Job:
             await anyio.to_thread.run_sync(check, abandon_on_cancel=True)
             self._reporter.say(f"{self._wanted.out} is complete: {before.frames} frames")
             return ExitCode.OK
+        if (problem := writing_problem(self._wanted.out)) is not None:  # before a model is loaded for nothing
+            raise JobError(ExitCode.CANNOT_CREATE, f"{self._wanted.out} cannot be written: {problem}")
         async with AsyncExitStack() as stack:
             with anyio.CancelScope() as loading:
                 self._interrupt.stop_with(loading.cancel)
@@ -120,6 +123,10 @@ class _Job:
     async def _open_output(self, worker: Worker[Engine], before: Index | None, size: Size) -> OutputFolder:
         wanted = self._wanted
         model = await worker.run(lambda engine: engine.description)
+        if wanted.model.random_weights:
+            self._reporter.say(RANDOM_WEIGHTS)
+        if model.weights_note is not None:
+            self._reporter.say(weights_note_line(model.weights_note))
         run_frames = await worker.run(lambda engine: choose_run(wanted, size, before))
         settings = wanted.settings(model.weights, run_frames)
         arguments = (wanted.out, before, settings, model.mixers, self._version, wanted.shard_frames)
@@ -156,13 +163,14 @@ class _Job:
                     with suppress(anyio.BrokenResourceError):  # writing failed: its task group raises the reason
                         await loop.run()
                     reading.cancel_scope.cancel()
-        return await self._finish(output, reader)
+        note = await worker.run(lambda engine: engine.description.weights_note)
+        return await self._finish(output, reader, note)
 
-    async def _finish(self, output: OutputFolder, reader: RecordingReader) -> ExitCode:
+    async def _finish(self, output: OutputFolder, reader: RecordingReader, weights_note: str | None) -> ExitCode:
         self._reporter.end()
         if reader.is_at_end:
             await anyio.to_thread.run_sync(output.finish, reader.queue.counters.captured)
-            return self._summarize(output.index, reader)
+            return self._summarize(output.index, reader, weights_note)
         remaining = remaining_line(self._wanted.out, output.index.frames)
         if self._interrupt.stopped:
             self._reporter.say(f"stopped: {remaining}")
@@ -171,11 +179,12 @@ class _Job:
         assert ended is not None
         raise JobError(ExitCode.NO_INPUT, f"the recording failed: {ended.fault}: {ended.reason}. {remaining}")
 
-    def _summarize(self, index: Index, reader: RecordingReader) -> ExitCode:
+    def _summarize(self, index: Index, reader: RecordingReader, weights_note: str | None) -> ExitCode:
         wanted, ended = self._wanted, reader.ended
         if ended is not None and ended.reason is not None:
             self._reporter.say(f"note: {mask(ended.reason, wanted.source)}")
         frames_per_s = self._reporter.frames_per_s(index.frames)
-        for line in summary_lines(wanted.out, index, frames_per_s, random_weights=wanted.model.random_weights):
+        random = wanted.model.random_weights
+        for line in summary_lines(wanted.out, index, frames_per_s, random_weights=random, weights_note=weights_note):
             self._reporter.say(line)
         return ExitCode.OK if index.frames else ExitCode.NO_INPUT

@@ -253,7 +253,7 @@ def _columns(frames: Sequence[Features]) -> list[tuple[OutputTensor, list[Output
 
 
 def _form(features: Features) -> tuple[object, ...]:
-    return features.stamp.source_size, features.model_size, *(tensor.output for tensor in features.tensors)
+    return features.stamp.captured_size, features.model_size, *(tensor.output for tensor in features.tensors)
 
 
 def _entry(tensor: OutputTensor) -> TensorEntry:
@@ -279,7 +279,7 @@ def _described(file: str, frames: Sequence[Features], first: int, files: Sequenc
         )
         for place, features in enumerate(frames)
     )
-    size = one.stamp.source_size
+    size = one.stamp.captured_size
     return ShardEntry(file, size, one.model_size, one.grid, one.to_source, tuple(tensors), tuple(entries))
 
 

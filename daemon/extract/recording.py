@@ -5,7 +5,8 @@ from collections.abc import Callable
 import anyio
 
 from retinad.pipeline.capture.camera import Camera, CameraState, CameraStatus
-from retinad.pipeline.capture.capture import probe
+from retinad.pipeline.capture.probe import probe
+from retinad.pipeline.capture.starts import CaptureStarts
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueue
@@ -29,7 +30,10 @@ async def probe_recording(wanted: Extraction) -> SourceInfo:
         raise JobError(ExitCode.NO_INPUT, f"{error.fault}: {error}") from None
     if live:
         raise _endless(wanted)
-    info = await probe(wanted.camera(wanted.stream))
+    if wanted.is_fifo:
+        text = f"{wanted.source} is a FIFO, and `retinad extract` reads its input twice: write it to a file first"
+        raise JobError(ExitCode.USAGE, mask(text, wanted.source))
+    info = await probe(wanted.camera(wanted.stream), CaptureStarts())
     if isinstance(info, SourceError):
         raise JobError(ExitCode.NO_INPUT, mask(f"{info.fault}: {info}", wanted.source))
     if info.live or not info.finite:

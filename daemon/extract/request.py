@@ -1,6 +1,7 @@
 """The request for an extraction, and what follows from it: its camera, frames per step, and settings."""
 
 import os
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,6 +55,19 @@ class Extraction:
             SourceError: it is not a valid source.
         """
         return parse_source(self.source).is_live
+
+    @property
+    def is_fifo(self) -> bool:
+        """Whether the source is a FIFO, which can be read once.
+
+        Raises:
+            SourceError: it is not a valid source.
+        """
+        spec = parse_source(self.source)
+        try:
+            return isinstance(spec, PathSpec) and stat.S_ISFIFO(os.stat(os.path.expanduser(spec.path)).st_mode)
+        except (OSError, ValueError):
+            return False
 
     def camera(self, stream: StreamConfig) -> CameraConfig:
         """The recording as a camera that drops no frame and does not retry."""

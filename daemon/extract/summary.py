@@ -11,7 +11,18 @@ _MOST_FAILURES = 20
 """Most failed frames that are listed; the index has all."""
 
 
-def summary_lines(out: Path, index: Index, frames_per_s: float, *, random_weights: bool) -> Iterator[str]:
+RANDOM_WEIGHTS = "the weights are random: the features are meaningless (set model.checkpoint)"
+"""The warning about random weights, at the start and at the end."""
+
+
+def weights_note_line(note: str) -> str:
+    """The warning that a checkpoint carries about itself, such as that of a hybrid that is not trained."""
+    return f"note in the checkpoint: {note}"
+
+
+def summary_lines(
+    out: Path, index: Index, frames_per_s: float, *, random_weights: bool, weights_note: str | None
+) -> Iterator[str]:
     """The lines about a complete folder: failed frames, totals and warnings."""
     for failure in index.failures[:_MOST_FAILURES]:
         yield f"frame {failure.source_seq} failed: {failure.reason}"
@@ -23,7 +34,9 @@ def summary_lines(out: Path, index: Index, frames_per_s: float, *, random_weight
     if not_finite:
         yield f"{not_finite} of them have non-finite numbers (flag {Flag.NAN})"
     if random_weights:
-        yield "the weights are random: the features are meaningless (set model.checkpoint)"
+        yield RANDOM_WEIGHTS
+    if weights_note is not None:
+        yield weights_note_line(weights_note)
 
 
 def remaining_line(out: Path, frames: int) -> str:

@@ -25,12 +25,14 @@ class NativeOutput:
 
     Attributes:
         real_stderr: the original standard error.
+        keep_open: whether another thread still uses `real_stderr`, so that it must not be closed.
     """
 
     def __init__(self, take_line: Callable[[str], None]) -> None:
         self._take_line = take_line
         self._rest = b""
         self._stopped = False
+        self.keep_open = False
         self.real_stderr = _duplicate_stderr()
 
     def __enter__(self) -> Self:
@@ -49,7 +51,7 @@ class NativeOutput:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        with suppress(OSError):  # its buffer may have nowhere to go
+        if not self.keep_open:
             self.real_stderr.close()
 
     def stop(self) -> None:

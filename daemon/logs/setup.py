@@ -3,11 +3,17 @@
 The log goes to standard error, one event per line; standard output is left to the commands. On a terminal it is
 formatted for people, otherwise each line is one JSON object. The exception is a crash of the interpreter (a
 segmentation fault): faulthandler writes its stack as plain text, because nothing else can run at that point.
+
+Logging never blocks: lines that cannot be written at the moment wait in a bounded queue (`writer.py`).
 """
 
 import faulthandler
 import logging
+import os
 import re
+import socket
+import stat
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,12 +27,17 @@ from .native_output import NativeOutput
 from .rate_limit import RateLimit
 from .redact import Redactor
 from .render import LogForm, make_formatter
+from .writer import LogWriter
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _NATIVE_INTERVAL_S = 10.0
 _NATIVE_BURST = 5
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_FLUSH_S = 0.2
+_CLOSE_S = 0.8
+_STUCK_S = 0.3
+"""The service's own stop takes at most 2.2 s of the 3 s that are promised."""
 
 
 @dataclass(slots=True)
@@ -56,9 +67,10 @@ def open_log(redactor: Redactor) -> Iterator[Log]:
     becomes events. The real standard error receives the log itself, and the output of faulthandler.
     """
     take_line = _NativeLines()
-    with NativeOutput(take_line) as native:
-        log = Log(redactor, native.real_stderr, _Handler(native.real_stderr))
-        with _root_handler(log._handler), _hooks(native.real_stderr):
+    with NativeOutput(take_line) as native, _crash_output(native.real_stderr) as crashes:
+        handler = _Handler(native.real_stderr.fileno())
+        log = Log(redactor, native.real_stderr, handler)
+        with _root_handler(handler), _hooks(crashes):
             log.configure("info", "auto")
             _configure_structlog()
             try:
@@ -66,6 +78,14 @@ def open_log(redactor: Redactor) -> Iterator[Log]:
             finally:
                 native.stop()
                 take_line.close()
+                native.keep_open = not handler.stream.close(_CLOSE_S, _STUCK_S)
+
+
+def flush_log() -> None:
+    """Give the lines that wait a moment to be written, before the process ends without closing its log."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Handler):
+            handler.stream.drain(_FLUSH_S)
 
 
 class _NativeLines:
@@ -86,12 +106,46 @@ class _NativeLines:
             self._logger.warning("repeated native output suppressed", extra={"suppressed": suppressed})
 
 
-class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to the real standard error. A line that cannot be written is lost: there is nowhere to report it."""
+class _Handler(logging.StreamHandler[LogWriter]):
+    """Hands formatted events to the writer."""
+
+    terminator = ""  # the writer ends the lines
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(LogWriter(descriptor, self._dropped_line))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        with suppress(OSError, ValueError):
-            self.stream.write('{"level": "error", "event": "log event could not be formatted or written"}\n')
+        self.stream.write('{"level": "error", "event": "log event could not be formatted or written"}')
+
+    def flush(self) -> None:
+        """Nothing: it is called after each event, and must not wait."""
+
+    def _dropped_line(self, count: int) -> str:
+        event, reason = "%d log lines dropped", "nobody read the log, or it could not be written"
+        record = logging.LogRecord("retinad", logging.WARNING, __file__, 0, event, (count,), None)
+        record.reason = reason
+        return self.format(record)
+
+
+@contextmanager
+def _crash_output(stderr: TextIO) -> Iterator[TextIO]:
+    """Standard error for the stack of a crash, without blocking where the kernel allows that.
+
+    A crashed process that waits for the reader of its log would not end. A pipe or a terminal is opened once more: the
+    flag on the descriptor itself would concern every process that shares it. A socket gets a
+    time limit for each of the many small pieces.
+    """
+    descriptor = stderr.fileno()
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISSOCK(kind):
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as shared:
+            shared.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 1000))
+    if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
+        with suppress(OSError):  # it belongs to another user
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            descriptor = os.open(f"/proc/self/fd/{descriptor}", flags)
+    with open(descriptor, "w", encoding="utf-8", closefd=descriptor != stderr.fileno()) as output:
+        yield output
 
 
 @contextmanager

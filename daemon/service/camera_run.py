@@ -17,7 +17,7 @@ from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.errors import AdmissionError
 from retinad.pipeline.frame_queue import FrameQueue
-from retinad.pipeline.pump import flush
+from retinad.pipeline.pump import flush, flush_connection
 from retinad.pipeline.worker import Worker
 
 from .camera_log import CAMERA_EVENTS
@@ -27,8 +27,8 @@ from .state import CameraReport
 DRAIN_S = 1.0
 """Seconds that a stopped camera's last frames may take to get through the model."""
 
-SAVE_S = 0.5
-"""Seconds for saving the snapshots of all streams, in addition to what is left of `DRAIN_S`."""
+WAIT_S = 0.5
+"""Seconds more for the model's running step, where no snapshot is saved."""
 
 CLOSE_S = 0.3
 """Seconds for closing the stream afterwards."""
@@ -100,13 +100,15 @@ class CameraRun:
     _draining: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _closing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _save: bool = False
+    _lost: anyio.Event = field(default_factory=anyio.Event)
 
     @property
     def status(self) -> CameraStatus:
-        """The camera's state; failed if the service itself refused it."""
+        """The camera's state, with its queue's rates; failed if the service itself refused it."""
+        status = with_rates(self.camera.status, self.queue)
         if self.refusal is None:
-            return self.camera.status
-        return replace(self.camera.status, state=CameraState.FAILED, fault=None, reason=self.refusal)
+            return status
+        return replace(status, state=CameraState.FAILED, fault=None, reason=self.refusal)
 
     @property
     def report(self) -> CameraReport:
@@ -116,16 +118,21 @@ class CameraRun:
         counters = replace(self.queue.counters)
         return CameraReport(self.config, self.status, counters, next_epoch, self.refusal is not None)
 
-    def stop(self, *, save: bool) -> None:
+    def lost(self) -> None:
+        """Run the frames that wait for the rest of a first block: the connection of the source is over."""
+        self._lost.set()
+
+    def stop(self, *, save_within_s: float | None) -> None:
         """Stop capturing now, and set deadlines for draining and closing.
 
         Args:
-            save: whether to save a snapshot of the stream.
+            save_within_s: seconds for saving a snapshot of the stream, counted from the end of draining, and for the
+                step that runs before; None to save none.
         """
-        self._save = save
+        self._save = save_within_s is not None
         self._capturing.cancel()
         self._draining.deadline = anyio.current_time() + DRAIN_S
-        self._closing.deadline = self._draining.deadline + SAVE_S + CLOSE_S
+        self._closing.deadline = self._draining.deadline + (save_within_s or WAIT_S) + CLOSE_S
 
     async def run(self) -> None:
         """Everything up to the closed stream; publishing `end` is left to the owner."""
@@ -133,7 +140,7 @@ class CameraRun:
         with self._capturing:
             await self._open()
             if self.refusal is None:
-                await self.camera.run()
+                await self._capture()
         with self._draining:
             await self._drain()
         self.queue.discard()
@@ -153,8 +160,29 @@ class CameraRun:
             self.refusal = str(error)
             _log.error(CAMERA_EVENTS[CameraState.FAILED], camera=config.name, reason=self.refusal)
 
+    async def _capture(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._flush_lost_connections, name=f"flush {self.config.name}")
+            await self.camera.run()
+            tasks.cancel_scope.cancel()
+
+    async def _flush_lost_connections(self) -> None:
+        while True:
+            await self._lost.wait()
+            self._lost = anyio.Event()
+            epoch = self.camera.status.stream_epoch
+            if epoch is not None:
+                await self.queue.emptied()
+                # Frames of a new connection, which may have arrived by now, wait for their own first block.
+                await flush_connection(self.config.name, epoch, self.services.worker, self.services.delivery)
+
     async def _drain(self) -> None:
         await self.queue.emptied()
         # The worker is first in, first out: a step that is running with the last frame comes before this.
         await flush(self.config.name, self.services.worker, self.services.delivery)
         await self.queue.settled()
+
+
+def with_rates(status: CameraStatus, queue: FrameQueue) -> CameraStatus:
+    """A camera's status with the rates of its queue."""
+    return replace(status, published_fps=queue.published_fps, dropped_fps=queue.dropped_fps)

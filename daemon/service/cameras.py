@@ -11,7 +11,7 @@ from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.frame_queue import FrameCounters, FrameQueues
 
-from .camera_run import CameraRun, CameraServices, MakeCamera
+from .camera_run import CameraRun, CameraServices, MakeCamera, with_rates
 from .state import CameraReport
 
 PACE_S = 0.002
@@ -62,7 +62,6 @@ class Cameras:
         self._services = services
         self._sink = sink
         self._make_camera = make_camera
-        self._stopping = False
         self._running: dict[str, CameraRun] = {}
         self._applying = True  # nothing has been applied yet, so nothing is finished
         self._changed = anyio.Event()
@@ -128,12 +127,14 @@ class Cameras:
         self._applying = False
         self._notify()
 
-    async def stop(self) -> None:
+    async def stop(self, save_within_s: float | None = None) -> None:
         """Stop all cameras for good: captures end at once, frames in flight are drained for at most `DRAIN_S`,
-        snapshots are saved if configured, then each `end` is published.
+        snapshots are saved, then each `end` is published.
+
+        Args:
+            save_within_s: seconds for saving the snapshots; None to save none.
         """
-        self._stopping = True
-        await self._stop(list(self._running.values()))
+        await self._stop(list(self._running.values()), save_within_s)
 
     def give_up(self, reason: str) -> None:
         """Publish each camera's `end` now: the model is gone, and frames in flight are lost.
@@ -145,9 +146,9 @@ class Cameras:
             run.refusal = reason
             self._finish(run)
 
-    async def _stop(self, runs: Sequence[CameraRun]) -> None:
+    async def _stop(self, runs: Sequence[CameraRun], save_within_s: float | None = None) -> None:
         for run in runs:
-            run.stop(save=self._stopping)
+            run.stop(save_within_s=save_within_s)
         for run in runs:
             await run.done.wait()
 
@@ -165,8 +166,10 @@ class Cameras:
 
         def on_status(status: CameraStatus) -> None:
             if status.size is not None:
-                self._services.snapshots.check_size(config.name, status.size)
-            self._sink.camera_changed(status, queue.counters)
+                self._services.snapshots.check_size(config.name, config.crop[2:] if config.crop else status.size)
+            if status.state is not CameraState.RUNNING:
+                run.lost()
+            self._sink.camera_changed(with_rates(status, queue), queue.counters)
 
         camera = self._make_camera(config, queue, on_status, first_epoch=first_epoch)
         run = CameraRun(config, queue, camera, first_epoch, self._services)

@@ -1,8 +1,9 @@
 """Periodic output of the service: watchdog, status messages, the log's report, and the line in `systemctl status`."""
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import anyio
 import structlog
@@ -17,11 +18,14 @@ from ..logs.rate_limit import RateLimit
 from .cameras import PACE_S, Cameras
 from .loop_lag import LoopLag
 from .monitor import StateMonitor
-from .state import ServiceState
+from .state import ServiceState, overload
 from .status import Announcer
 from .systemd import Notifier
 
 _LOOK_S = 0.2
+_QUIET_S = 60.0
+"""Interval of reports that say nothing new."""
+
 _SLOW_LOG_S = 10.0
 """At most one line about slow subscribers in this time, however many there are."""
 
@@ -61,7 +65,7 @@ async def end_when_hung(worker: Worker[Engine], limit_s: float) -> None:
             await anyio.sleep(_LOOK_S)  # a machine that was suspended is no hang: the call finishes in this time
             if worker.is_overdue:
                 _log.critical("model step hangs", busy_s=round(worker.busy_s, 1), stack=worker.stack())
-                raise DeviceError(f"a step did not finish within model.step_timeout_s = {limit_s:g}")
+                raise DeviceError(f"a step did not finish within model.step_timeout_s = {limit_s:g} s")
 
 
 async def report(
@@ -72,8 +76,11 @@ async def report(
     notifier: Notifier,
     interval_s: float,
 ) -> None:
-    """Publish every camera's status, then log the service's state and show it in systemd, every `interval_s`."""
-    rate, slow, limit = FrameRate(), set[str](), RateLimit(_SLOW_LOG_S)
+    """Publish every camera's status, then log the service's state and show it in systemd, every `interval_s`.
+
+    The log's line is at level info if anything has changed, and once a minute; else at level debug.
+    """
+    rate, slow, limit, pace = FrameRate(), set[str](), RateLimit(_SLOW_LOG_S), ReportPace()
     while True:
         await anyio.sleep(interval_s)
         for name in cameras.names:
@@ -83,7 +90,7 @@ async def report(
         state = monitor.snapshot()
         frames_per_s = rate.update(state.totals.published)
         notifier.status(status_line(state, frames_per_s))
-        _log.info("report", **report_fields(state, frames_per_s))
+        _log.log(pace.level(state), "report", **report_fields(state, frames_per_s))
         slow.update(publisher.take_slow_peers())
         if slow and limit.admit("slow") is not None:
             _log.warning(
@@ -93,20 +100,23 @@ async def report(
                 advice="read faster, subscribe to fewer cameras, publish fewer layers, or raise publish.buffer_mb",
             )
             slow.clear()
-        if (problem := state.process.publisher.keys_error) is not None:
-            _log.error("authorized keys not readable, keeping the previous ones", problem=problem)
         monitor.lag.reset()
 
 
 def status_line(state: ServiceState, frames_per_s: float) -> str:
     """The state as one line, for `systemctl status`."""
-    return f"cameras: {count_states(camera.status.state for camera in state.cameras)}; {frames_per_s:.1f} frames/s"
+    states = count_states(camera.status.state for camera in state.cameras)
+    line = f"cameras: {states}; {frames_per_s:.1f} of {_source_fps(state):.1f} frames/s"
+    overloaded = _overloaded(state)
+    return f"{line}; overloaded: {', '.join(overloaded)}" if overloaded else line
 
 
 def report_fields(state: ServiceState, frames_per_s: float) -> dict[str, object]:
     """The state as fields of the log's report."""
     return {
         "frames_per_s": round(frames_per_s, 1),
+        "source_frames_per_s": round(_source_fps(state), 1),
+        **({"overloaded": words} if (words := _overloaded(state)) else {}),
         "cameras": count_states(camera.status.state for camera in state.cameras),
         "published_total": state.totals.published,
         "dropped_total": state.totals.dropped,
@@ -115,6 +125,40 @@ def report_fields(state: ServiceState, frames_per_s: float) -> dict[str, object]
         "peers": state.process.publisher.peers,
         "loop_lag_ms": state.process.loop_lag_ms,
     }
+
+
+class ReportPace:
+    """Decides whether a report is news: what it says has changed, or a minute has passed.
+
+    Rates and totals that grow as they should are no news.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said: object = None
+        self._said_at = clock()
+
+    def level(self, state: ServiceState) -> int:
+        """The log level of a report of this state."""
+        states = tuple((camera.config.name, camera.status.state) for camera in state.cameras)
+        failures = (state.totals.failed, state.totals.nan)
+        news = (states, failures, tuple(_overloaded(state)), state.process.publisher.peers)
+        if news == self._said and self._clock() - self._said_at < _QUIET_S:
+            return logging.DEBUG
+        self._said, self._said_at = news, self._clock()
+        return logging.INFO
+
+
+def _source_fps(state: ServiceState) -> float:
+    return sum(camera.status.fps for camera in state.cameras)
+
+
+def _overloaded(state: ServiceState) -> list[str]:
+    """Names of the cameras whose sources are faster than the model."""
+    return [camera.config.name for camera in state.cameras if overload(camera.status) is not None]
 
 
 def count_states(states: Iterable[CameraState]) -> str:

@@ -1,5 +1,6 @@
 """Loads the model in the worker's thread, asks systemd for more time, and retries a busy device."""
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, AsyncExitStack
 
@@ -8,7 +9,8 @@ import structlog
 
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.open import open_engine
-from retinad.pipeline.errors import DeviceError
+from retinad.pipeline.errors import DeviceError, SettingError
+from retinad.pipeline.model.presets import TINY
 from retinad.pipeline.worker import Worker
 
 from ..config.load import ServiceConfig
@@ -19,6 +21,9 @@ PAUSE_S = 5.0
 """Pause between tries: time for another process to release the GPU, or for the driver to finish setting it up."""
 
 _ASK_S = 5.0
+_SLOW_PASS_S = 1.0
+"""A pass of the warm-up that takes this long is logged at level info."""
+
 _USUAL_SIZES = ((640, 480), (1920, 1080))
 """4:3 and 16:9. A camera with another aspect ratio is warmed up by its first frame, which then takes longer."""
 
@@ -26,8 +31,39 @@ _log = structlog.get_logger("retinad")
 
 
 def make_engine(config: ServiceConfig) -> Engine:
-    """The service's engine (see `open_engine`), warmed up for the usual aspect ratios."""
-    return open_engine(config.model, _USUAL_SIZES)
+    """The service's engine (see `open_engine`), warmed up for the usual aspect ratios.
+
+    Raises:
+        SettingError: the device cannot keep `step_timeout_s`, so that the service would end again and again.
+    """
+    engine = open_engine(config.model, _USUAL_SIZES, _log_pass)
+    try:
+        _check_step_time(config, engine.load_times.frame_s)
+    except SettingError:
+        engine.close()
+        raise
+    return engine
+
+
+def _log_pass(number: int, total: int, took_s: float) -> None:
+    level = logging.INFO if took_s >= _SLOW_PASS_S else logging.DEBUG
+    _log.log(level, "warming up", passes=f"{number} of {total}", took_s=round(took_s, 1))
+
+
+def _check_step_time(config: ServiceConfig, frame_s: float) -> None:
+    model, frames = config.model, 1
+    if model.device == "cpu" and model.running_mixers:  # a GPU takes more frames in hardly more time
+        blocks = [camera.stream.scale_frames for camera in config.cameras]
+        frames = max(min(model.max_batch, len(config.cameras)), *blocks)
+    step_s = frame_s * frames
+    if step_s <= model.step_timeout_s:
+        return
+    place = "the CPU" if model.device == "cpu" else model.device
+    took = f"a step took {frame_s:.3g} s on {place}"
+    if frame_s <= model.step_timeout_s:
+        took += f", and the largest has {frames} frames, about {step_s:.3g} s"
+    smaller = "a smaller network" if model.name == TINY.name else f"preset = '{TINY.name}'"
+    raise SettingError(f"{took}: raise model.step_timeout_s, which is {model.step_timeout_s:g} s, or use {smaller}")
 
 
 async def load_worker(

@@ -74,6 +74,8 @@ class Reloader:
             model=self.config.model,
             state_dir=self.config.state_dir,
             keep_state=self.config.keep_state,
+            keep_state_timeout_s=self.config.keep_state_timeout_s,
+            keep_state_max_age_s=self.config.keep_state_max_age_s,
             runtime_dir=self.config.runtime_dir,
             exit_when_done=self.config.exit_when_done,
         )

@@ -6,11 +6,12 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config.directories import DirectoryError, held, make_private
+from ..config.directories import DirectoryError, UnwritableError, held, make_private
 from ..config.keys import error_text
 from ..exit_codes import ExitCode
 from ..kernel_cache import KernelCache, keep_kernels
@@ -42,7 +43,14 @@ def run_service(path: Path, stack: ExitStack) -> ExitCode:
     notifier = stack.enter_context(Notifier())
     notifier.extend_timeout(_IMPORT_TIMEOUT_S)
     notifier.status("loading")
-    cache = keep_kernels(stack)
+    try:
+        cache = keep_kernels(stack)
+    except DirectoryError as error:
+        _log.error("%s", error)
+        return error.code
+    if cache.is_foreign:
+        _log.error("%s", cache.problem)
+        return ExitCode.NO_PERMISSION
     _report_cache(cache)
     return _load_and_serve(path, log, notifier, StartupTimer(cache, begun_s), stack)
 
@@ -75,7 +83,7 @@ def _early_signals() -> Iterator[None]:
 
 def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTimer, stack: ExitStack) -> ExitCode:
     # Imported here: the log must be open before libraries print anything during import.
-    from retinad.pipeline.errors import DeviceError, ModelError, PublishError
+    from retinad.pipeline.errors import AccessError, DeviceError, ModelError, PublishError, SettingError
     from retinad.pipeline.publish.publisher import check_free
 
     from ..config.load import ConfigError, load_config, load_publishing
@@ -87,22 +95,40 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTime
             check_free(publishing.publish)
         config = load_config(path)
         _configure(log, config)
-        make_private(config.state_dir)
-        if config.states_dir is not None:
-            make_private(config.states_dir)
-            stack.enter_context(held(config.states_dir))
-        return _serve(config, path, log, notifier, timer)
+        for note in config.notes:
+            _log.warning("%s", note)
+        return _serve(_with_states(config, stack), path, log, notifier, timer)
     except ConfigError as error:
         for problem in error.problems:
             place = {"key": problem.key or None, "line": problem.line, "column": problem.column}
             _log.error("%s", problem, extra={name: part for name, part in place.items() if part is not None})
         return ExitCode.CONFIG
+    except SettingError as error:
+        _log.error("%s", error)
+        return ExitCode.CONFIG
     except DeviceError as error:
         _log.critical("device failed: %s", error)
         return ExitCode.FAULT
-    except (ModelError, PublishError, DirectoryError) as error:
+    except DirectoryError as error:
+        _log.error("%s", error)
+        return error.code
+    except (ModelError, PublishError) as error:
         _log.error("%s", error_text(error))
-        return ExitCode.UNAVAILABLE
+        return ExitCode.NO_PERMISSION if isinstance(error, AccessError) else ExitCode.UNAVAILABLE
+
+
+def _with_states(config: "ServiceConfig", stack: ExitStack) -> "ServiceConfig":
+    """The config, without keeping streams if their folder cannot be written: the service runs all the same."""
+    if config.states_dir is None:
+        return config
+    try:
+        make_private(config.state_dir)
+        make_private(config.states_dir)
+        stack.enter_context(held(config.states_dir))
+    except UnwritableError as error:
+        _log.warning("the streams' memories are not kept: %s", error)
+        return replace(config, keep_state=False)
+    return config
 
 
 def _serve(config: "ServiceConfig", path: Path, log: Log, notifier: Notifier, timer: StartupTimer) -> ExitCode:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 import structlog
@@ -10,6 +11,7 @@ from anyio.abc import TaskGroup
 
 from retinad.client.wire import ModelHeader
 from retinad.pipeline.capture.camera import CameraState
+from retinad.pipeline.capture.starts import CaptureStarts
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.heads import largest_outputs
@@ -23,6 +25,7 @@ from ..config.load import ServiceConfig
 from ..errors import only_error
 from ..exit_codes import ExitCode
 from ..kernel_cache import KernelCache
+from .access_log import log_access
 from .camera_log import FailureLog
 from .camera_run import CameraServices, MakeCamera
 from .cameras import Cameras
@@ -41,6 +44,8 @@ from .status import Announcer, hello_header, model_header
 from .systemd import Notifier
 
 _BEAT_S = 0.05
+_STOP_S = 5.0
+"""Seconds that a stop takes at most, on a busy machine, besides saving the streams."""
 
 _log = structlog.get_logger("retinad")
 
@@ -62,7 +67,7 @@ class Dependencies:
     configure: Callable[[ServiceConfig], None]
     versions: Mapping[str, str]
     make_engine: Callable[[ServiceConfig], AbstractContextManager[Engine]] = make_engine
-    make_camera: MakeCamera = LoggedCamera
+    make_camera: MakeCamera = field(default_factory=lambda: partial(LoggedCamera, starts=CaptureStarts()))
     startup: StartupTimer = field(default_factory=lambda: StartupTimer(KernelCache(None)))
 
 
@@ -142,7 +147,8 @@ class _Service:
         publisher.model = model_header(model)
         announcer, queues = Announcer(publisher, self._monitor), FrameQueues()
         delivery = Delivery(queues, publisher, FailureLog())
-        services = CameraServices(worker, delivery, StreamSnapshots(self._config.states_dir, worker))
+        snapshots = StreamSnapshots(self._config.states_dir, worker, self._config.keep_state_max_age_s)
+        services = CameraServices(worker, delivery, snapshots)
         tasks = anyio.create_task_group()
         cameras = Cameras(tasks, queues, services, announcer, self._dependencies.make_camera)
         self._monitor.model, self._monitor.cameras = model, cameras
@@ -156,8 +162,7 @@ class _Service:
                 self._notifier.ready()
                 await cameras.apply(self._config.cameras)
                 await self._until_stop(cameras, announcer, publisher, worker)
-                self._notifier.stopping()
-                await cameras.stop()
+                await self._stop(cameras)
                 tasks.cancel_scope.cancel()
         return self._exit_code(cameras)
 
@@ -168,6 +173,7 @@ class _Service:
         # All of this ends before the cameras do: no camera's status follows its `end`.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(report, cameras, monitor, announcer, publisher, self._notifier, heartbeat_s, name="report")
+            tasks.start_soon(log_access, publisher, name="log access")
             tasks.start_soon(monitor.follow_engine, worker, heartbeat_s, name="engine statistics")
             tasks.start_soon(self._reloader.run, self._signals.reload, cameras, monitor, name="reload")
             tasks.start_soon(renew_when_asked, self._signals.renewal, worker, name="renew streams")
@@ -175,6 +181,15 @@ class _Service:
                 tasks.start_soon(self._stop_when_done, cameras, name="stop when done")
             await self._signals.stop.wait()
             tasks.cancel_scope.cancel()
+
+    async def _stop(self, cameras: Cameras) -> None:
+        self._notifier.stopping()
+        if self._config.states_dir is None:
+            await cameras.stop()
+            return
+        save_within_s = self._config.keep_state_timeout_s
+        self._notifier.extend_timeout(save_within_s + _STOP_S)
+        await cameras.stop(save_within_s)
 
     async def _stop_when_done(self, cameras: Cameras) -> None:
         await cameras.all_finished()

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import anyio
 import structlog
 
+from ..logs.setup import flush_log
+
 _BLOCKED = (signal.SIGHUP, signal.SIGUSR1)
 """Blocked by `__main__` until somebody listens for them, and again afterwards: by default they end the process."""
 
@@ -64,6 +66,7 @@ class Signals:
                     self.renewal.ask()
                 elif self.stop.is_pending:
                     _log.warning("second stop signal: exiting immediately")
+                    flush_log()
                     os._exit(128 + number)
                 else:
                     _log.info("stopping", signal=number.name)

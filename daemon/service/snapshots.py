@@ -1,8 +1,10 @@
 """Carries streams across a restart: one file for each camera, written at the stop and used once at the next start."""
 
 import time
+from functools import partial
 from pathlib import Path
 
+import anyio
 import structlog
 
 from retinad.pipeline.config import CameraConfig
@@ -18,6 +20,8 @@ from ..config.keys import error_text
 _log = structlog.get_logger("retinad")
 
 _SUFFIX = ".safetensors"
+_ANSWER_S = 0.1
+"""Seconds that a save may be late: the worker gives up between two pieces."""
 
 
 class StreamSnapshots:
@@ -26,10 +30,12 @@ class StreamSnapshots:
     Args:
         folder: an existing folder for the files, or None to save nothing.
         worker: owner of the engine.
+        max_age_s: greatest age in seconds of a file that is restored, or None for any.
     """
 
-    def __init__(self, folder: Path | None, worker: Worker[Engine]) -> None:
+    def __init__(self, folder: Path | None, worker: Worker[Engine], max_age_s: float | None = None) -> None:
         self._folder = folder
+        self._max_age_s = max_age_s
         self._worker = worker
         self._sizes: dict[str, Size] = {}
         if folder is not None:
@@ -45,7 +51,8 @@ class StreamSnapshots:
         if path is None:
             return
         try:
-            saved = await self._worker.run(lambda engine: _load(engine, camera, path), limited=False)
+            load = partial(_load, camera=camera, path=path, max_age_s=self._max_age_s)
+            saved = await self._worker.run(load, limited=False)
         except (StateError, AdmissionError, OSError) as error:
             _log.warning("stream snapshot not used", camera=camera, reason=error_text(error))
             return
@@ -68,37 +75,55 @@ class StreamSnapshots:
             _log.warning("stream snapshot not used", camera=camera, reason=reason)
 
     async def save(self, config: CameraConfig, within_s: float) -> None:
-        """Write a stream to its file, completely or not at all.
+        """Write a stream to its file, completely or not at all; a line of the log says which, however this ends.
+
+        A stream that never had a frame has nothing to save, and no line.
 
         Args:
             config: the stream's camera, which has no frames in flight.
-            within_s: time limit in seconds.
+            within_s: time limit in seconds, in which the worker's earlier calls end too.
         """
         path, deadline_s = self._path(config.name), time.monotonic() + within_s
         if path is None:
             return
+        saved, reason = False, "the service ended before"
         try:
-            await self._worker.run(lambda engine: _save(engine, config, path, deadline_s), limited=False)
+            # A little longer, so that the worker itself can say what took the time.
+            with anyio.move_on_after(within_s + _ANSWER_S) as waiting:
+                save = partial(_save, config=config, path=path, deadline_s=deadline_s)
+                saved = await self._worker.run(save, limited=False)
+                reason = ""
+            if waiting.cancelled_caught:
+                reason = f"there was no time left: the model's step or other cameras took all of {within_s:.1f} s"
         except (StateError, ValueError) as error:
-            _log.warning("stream snapshot not saved", camera=config.name, reason=str(error))
-        else:
-            _log.info("stream snapshot saved", camera=config.name, file=str(path))
+            reason = error_text(error)
+        finally:
+            if saved:
+                _log.info("stream snapshot saved", camera=config.name, file=str(path))
+            elif reason:
+                _log.warning("stream snapshot not saved", camera=config.name, reason=reason)
 
     def _path(self, camera: str) -> Path | None:
         return None if self._folder is None else self._folder / f"{camera}{_SUFFIX}"
 
 
-def _load(engine: Engine, camera: str, path: Path) -> SavedStream | None:
+def _load(engine: Engine, camera: str, path: Path, max_age_s: float | None) -> SavedStream | None:
     if not path.exists():
         return None
-    saved = engine.load_state(camera, path)
+    saved = engine.load_state(camera, path, max_age_s=max_age_s)
     path.unlink(missing_ok=True)
     return saved
 
 
-def _save(engine: Engine, config: CameraConfig, path: Path, deadline_s: float) -> None:
-    frames = {stream.camera: stream.frames for stream in engine.statistics().streams}
-    if frames.get(config.name, 0) < config.stream.scale_frames:
+def _save(engine: Engine, config: CameraConfig, path: Path, deadline_s: float) -> bool:
+    """Whether the stream was saved; False if there is nothing to save."""
+    if time.monotonic() >= deadline_s:
+        raise StateError("there was no time left to write it")
+    frames = {stream.camera: stream.frames for stream in engine.statistics().streams}.get(config.name, 0)
+    if not frames:
+        return False
+    if frames < config.stream.scale_frames:
         # The stop cut its first block short, if there was one, and a restored stream would keep the short block.
         raise StateError("its first block of frames was incomplete")
     engine.save_state(config.name, path, deadline_s=deadline_s)
+    return True

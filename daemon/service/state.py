@@ -7,12 +7,15 @@ To add a metric: add one field here, fill it in `monitor.py`, and add one line t
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from retinad.pipeline.capture.camera import CameraStatus
+from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine.statistics import EngineStatistics, ModelDescription
 from retinad.pipeline.frame_queue import FrameCounters
 from retinad.pipeline.frames import Output
 from retinad.pipeline.publish.publisher import PublisherStatistics
+
+OVERLOAD_SHARE = 0.1
+"""Part of a source's frames that may be dropped before it counts as overload: jitter drops some too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +84,11 @@ class ServiceState:
 def full_reason(status: CameraStatus) -> str | None:
     """Why a camera is in its state, with the kind of fault in front; None if there is nothing to say."""
     return status.reason if status.fault is None else f"{status.fault}: {status.reason}"
+
+
+def overload(status: CameraStatus) -> str | None:
+    """That the model is slower than a running source, in words; None if it is not."""
+    arriving = status.published_fps + status.dropped_fps
+    if status.state is not CameraState.RUNNING or status.dropped_fps <= OVERLOAD_SHARE * arriving:
+        return None
+    return f"overloaded: {status.published_fps:.1f} of {arriving:.1f} frames/s are published, the rest is dropped"

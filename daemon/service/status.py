@@ -13,7 +13,7 @@ from retinad.pipeline.publish.encode import WIRE_DTYPES
 from retinad.pipeline.publish.publisher import Publisher
 
 from .monitor import StateMonitor
-from .state import ProcessState, ServiceState, full_reason
+from .state import ProcessState, ServiceState, full_reason, overload
 
 _log = structlog.get_logger("retinad")
 
@@ -69,6 +69,8 @@ def status_header(status: CameraStatus, counters: FrameCounters, process: Proces
         next_try_s=status.next_try_s,
         stream_epoch=status.stream_epoch,
         fps=round(status.fps, 2),
+        published_fps=round(status.published_fps, 2),
+        overload=overload(status),
         source_size=status.size,
         last_frame_age_s=None if status.last_frame_age_s is None else round(status.last_frame_age_s, 3),
         captured_total=counters.captured,

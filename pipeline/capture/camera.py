@@ -8,7 +8,6 @@ import itertools
 import random
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 
 import anyio
 
@@ -16,15 +15,18 @@ from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
 from ..frame_queue import FrameQueue
 from .backoff import Backoff, RetrySchedule
-from .capture import Capture, CapturedFrame, OnLog, ignore_log, open_capture
-from .faults import is_damage
+from .capture import Capture, CapturedFrame, OnLog, ignore_log, start_capture
+from .faults import is_damage, is_truncation
+from .keeper import CaptureKeeper, StartCapture
 from .stall import StallWatch
+from .starts import CaptureStarts
 from .status import CameraState, CameraStatus, StatusReporter
 from .stream_epoch import StreamEpoch
 
-__all__ = ["Camera", "CameraState", "CameraStatus", "OpenCapture"]
+__all__ = ["Camera", "CameraState", "CameraStatus"]
 
-OpenCapture = Callable[[CameraConfig, OnLog], AbstractAsyncContextManager[Capture]]
+_FREE_STARTS = 3
+"""Failures in a row up to which a camera's lost process is replaced without waiting for the budget."""
 
 
 class Camera:
@@ -35,7 +37,8 @@ class Camera:
         queue: queue for its frames, whose counters the camera maintains.
         on_status: called on each change of state, connection or frame size.
         on_log: called with each line that the capture process prints, without secrets.
-        capture: opens a source.
+        capture: starts a capture process.
+        starts: the budget of such starts, which cameras share.
         first_epoch: number of the first connection; after a reload, one more than the last of the previous camera.
         backoff: waits between attempts.
         jitter: uniform in [0, 1).
@@ -49,7 +52,8 @@ class Camera:
         on_status: Callable[[CameraStatus], None],
         *,
         on_log: OnLog = ignore_log,
-        capture: OpenCapture = open_capture,
+        capture: StartCapture = start_capture,
+        starts: CaptureStarts | None = None,
         first_epoch: int = 0,
         backoff: Backoff = Backoff(),  # noqa: B008  # frozen
         jitter: Callable[[], float] = random.random,
@@ -58,13 +62,15 @@ class Camera:
         self._config = config
         self._queue = queue
         self._on_log = on_log
-        self._open = capture
+        self._starts = starts or CaptureStarts()
+        self._keeper = CaptureKeeper(config, self._on_line, capture, self._starts)
         self._clock = clock
         self._reporter = StatusReporter(config.name, on_status, clock)
         self._retries = RetrySchedule(backoff, jitter, clock)
         self._epochs = itertools.count(first_epoch)
         self._plays = 0
         self._damaged = False
+        self._truncated = False
 
     @property
     def status(self) -> CameraStatus:
@@ -77,26 +83,27 @@ class Camera:
         Returns:
             The last status, `ended` or `failed`. Failures are reported there, not raised.
         """
-        while True:
-            try:
-                reason = await self._run_connection()
-            except SourceError as exc:
-                if not self._config.retry and exc.fault is not SourceFault.RESIZED:
-                    return self._reporter.enter(CameraState.FAILED, exc.fault, str(exc))
-                await self._back_off(exc)
-            else:
-                return self._reporter.enter(CameraState.ENDED, reason=reason)
+        async with self._keeper:
+            while True:
+                try:
+                    reason = await self._run_connection()
+                except SourceError as exc:
+                    if not self._config.retry and exc.fault is not SourceFault.RESIZED:
+                        return self._reporter.enter(CameraState.FAILED, exc.fault, str(exc))
+                    await self._back_off(exc)
+                else:
+                    return self._reporter.enter(CameraState.ENDED, reason=reason)
 
     async def _run_connection(self) -> str | None:
         self._reporter.enter(CameraState.CONNECTING)
-        async with self._open(self._config, self._on_line) as capture:
+        async with self._keeper.connection() as capture:
             while True:
                 epoch = StreamEpoch(self._config.name, next(self._epochs), capture.info)
                 await self._play(capture, epoch)
                 self._plays += 1
                 if self._plays == self._config.loop:
-                    return epoch.early_end(capture.ended, damaged=self._damaged)
-                await capture.rewind()
+                    return epoch.early_end(capture.ended, damaged=self._damaged, truncated=self._truncated)
+                await capture.open()
 
     async def _play(self, capture: Capture, epoch: StreamEpoch) -> None:
         self._retries.mark_opened()
@@ -120,7 +127,7 @@ class Camera:
         frame = epoch.stamp(captured)
         if first:
             self._retries.mark_running()
-        self._reporter.frame_arrived(frame.stamp.source_size, first=first)
+        self._reporter.frame_arrived(frame.stamp.captured_size, first=first)
         if not self._queue.would_wait:
             await self._queue.put(frame)
             return
@@ -130,6 +137,7 @@ class Camera:
             tasks.cancel_scope.cancel()
 
     def _on_line(self, line: str) -> None:
+        self._truncated |= is_truncation(line)
         if is_damage(line):
             self._damaged = True
             self._queue.count_decode_error()
@@ -137,5 +145,7 @@ class Camera:
 
     async def _back_off(self, exc: SourceError) -> None:
         delay_s = self._retries.next_delay_s(permanent=exc.fault.permanent)
+        if self._keeper.lost and self._retries.failures > _FREE_STARTS:
+            delay_s = max(delay_s, self._starts.reserve_s())
         self._reporter.failed(exc.fault, str(exc), self._retries.failures, delay_s)
         await anyio.sleep(delay_s)

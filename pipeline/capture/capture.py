@@ -5,7 +5,7 @@ import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import anyio
 import anyio.lowlevel
@@ -13,7 +13,7 @@ import msgspec
 
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
-from ..frames import Pixels
+from ..frames import CropPlace, Pixels
 from ..sources.reader import SourceInfo
 from ..sources.redact import mask
 from .faults import classify
@@ -23,8 +23,13 @@ from .slots import ReleaseSender, SlotReader
 
 START_TIMEOUT_S = 30.0
 """Seconds for a capture process to load its libraries; 0.2 on an idle machine."""
-_GRACE_S = 0.25  # the capture process's own timeouts come first, since they report a reason
+GOODBYE_S = 0.4
+"""Seconds for a process that delivers frames to close its source, which ends a camera's RTSP session (TEARDOWN)."""
+GRACE_S = 0.25
+"""Seconds by which the capture process's own timeouts come first: they report a reason, and the process can be kept."""
 _LINES_KEPT = 20
+_MOST_OPENINGS = 100
+"""Openings of one process, so that what a library leaks with each failure does not add up over months."""
 
 OnLog = Callable[[str], None]
 
@@ -41,6 +46,7 @@ class CapturedFrame:
         pts_ns: the container's presentation time in nanoseconds, or None.
         skipped: frames captured and discarded since the last one, because no slot was free.
         failed: frames since the last one that could not be decoded.
+        crop: where the pixels are in the captured frame, or None if they are all of it.
     """
 
     pixels: Pixels
@@ -50,10 +56,11 @@ class CapturedFrame:
     pts_ns: int | None
     skipped: int = 0
     failed: int = 0
+    crop: CropPlace | None = None
 
 
 class Capture:
-    """An open source. Created by `open_capture`.
+    """A source and its capture process. Created by `open_capture` or `start_capture`.
 
     Attributes:
         info: what the source reported when it was opened.
@@ -67,6 +74,10 @@ class Capture:
         self._config = config
         self._on_log = on_log
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._loaded = False
+        self._delivers = False
+        self._waits = False
+        self._openings = 0
         self._decoder = msgspec.msgpack.Decoder(FromChild)
         self._encoder = msgspec.msgpack.Encoder()
         self._slots: SlotReader | None = None
@@ -76,6 +87,11 @@ class Capture:
     def pid(self) -> int:
         """Process id of the capture process."""
         return self._process.pid
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the process waits to open the source again: it reported the end or the failure itself."""
+        return self._waits and self._openings < _MOST_OPENINGS
 
     @property
     def starved(self) -> bool:
@@ -94,6 +110,7 @@ class Capture:
         if isinstance(message, Ended):
             self._read_log()  # all that was printed before the end is available
             self.ended = message
+            self._waits, self._delivers = True, False
             return None
         assert isinstance(message, FrameReady)
         return self._captured(message)
@@ -104,29 +121,46 @@ class Capture:
             await self._process.printed()
             self._read_log()
 
-    async def rewind(self) -> None:
-        """Open a source that has ended again, and update `info`.
-
-        Raises:
-            SourceError: the source cannot be opened.
-        """
-        assert self.ended is not None
-        self.ended = None
-        self._send(self._encoder.encode(Rewind()))
-        await self._opened()
-
-    async def connect(self) -> None:
-        """Send the config and wait until the source is open. Called by `open_capture`.
-
-        Raises:
-            SourceError: the source cannot be opened, or not in time.
-        """
+    def begin(self) -> None:
+        """Send the config to the process. Called by `start_capture`."""
         self._send(self._encoder.encode(Start.of(self._config)))
-        with anyio.move_on_after(START_TIMEOUT_S) as start:
+
+    async def load(self) -> None:
+        """Wait until the process has loaded its libraries. Cancelling the call is safe.
+
+        Raises:
+            SourceError: the source cannot be read, or the process does not start.
+        """
+        if self._waits:
+            self._waits = False
+            self._lines.clear()
+            self._send(self._encoder.encode(Rewind()))
+        if self._loaded:
+            return
+        with anyio.move_on_after(START_TIMEOUT_S):
             assert isinstance(await self._message(), Ready)
-        if start.cancelled_caught:
-            raise SourceError(SourceFault.TIMEOUT, f"the capture process did not start within {START_TIMEOUT_S:g} s")
-        await self._opened()
+            self._loaded = True
+            return
+        raise SourceError(SourceFault.TIMEOUT, f"the capture process did not start within {START_TIMEOUT_S:g} s")
+
+    async def open(self) -> None:
+        """Open the source, again if it has ended or failed, and update `info`.
+
+        Raises:
+            SourceError: it cannot be opened, or not in time.
+        """
+        self.ended = None
+        self._openings += 1
+        await self.load()
+        timeout_s = self._config.connect_timeout_s
+        with anyio.move_on_after(timeout_s + GRACE_S):
+            message = await self._message()
+            assert isinstance(message, Opened)
+            self.info = message.info
+            self._delivers = True
+            return
+        self._read_log()
+        raise SourceError(SourceFault.TIMEOUT, f"the source did not open within {timeout_s:g} s")
 
     async def close(self) -> None:
         """End the capture process. Received frames stay valid."""
@@ -135,17 +169,7 @@ class Capture:
         # The memory is unmapped with the last frame that is still in use. Without this line, an exception that refers
         # to this capture would keep the memory and its descriptor until the camera's next attempt.
         self._slots = None
-        await self._process.stop()
-
-    async def _opened(self) -> None:
-        timeout_s = self._config.connect_timeout_s
-        with anyio.move_on_after(timeout_s + _GRACE_S):
-            message = await self._message()
-            assert isinstance(message, Opened)
-            self.info = message.info
-            return
-        self._read_log()
-        raise SourceError(SourceFault.TIMEOUT, f"the source did not open within {timeout_s:g} s")
+        await self._process.stop(GOODBYE_S if self._delivers else 0.0)
 
     async def _message(self) -> FromChild:
         await anyio.lowlevel.checkpoint()
@@ -161,7 +185,7 @@ class Capture:
             message = self._decoder.decode(packet)
             if isinstance(message, Failed):
                 self.ended = message.counts
-                raise await self._explained(message)
+                raise self._explained(message)
             if not isinstance(message, FrameMemory):
                 return message
             self._map(message, fd)
@@ -187,6 +211,7 @@ class Capture:
             pts_ns=ready.pts_ns,
             skipped=ready.skipped,
             failed=ready.failed,
+            crop=ready.crop,
         )
 
     def _send_release(self, generation: int, slot: int) -> None:
@@ -204,16 +229,16 @@ class Capture:
             self._lines.append(masked)
             self._on_log(masked)
 
-    async def _explained(self, failed: Failed) -> SourceError:
-        await self._process.exit_status(_GRACE_S)  # after its exit all its output is available
-        self._read_log()
+    def _explained(self, failed: Failed) -> SourceError:
+        self._waits, self._delivers = True, False
+        self._read_log()  # all that was printed before the failure is available
         if failed.guess is None:
             return SourceError(failed.fault, failed.message)
         fault, reason = classify(self._lines) or (failed.fault, failed.guess)
         return SourceError(fault, f"{failed.message}: {reason}")
 
     async def _crashed(self) -> SourceError:
-        status = await self._process.exit_status(_GRACE_S)
+        status = await self._process.exit_status(GRACE_S)
         self._read_log()
         if status is not None and status < 0:
             end = f"was killed by {signal.Signals(-status).name}"
@@ -228,15 +253,15 @@ def ignore_log(line: str) -> None:
 
 
 @asynccontextmanager
-async def open_capture(config: CameraConfig, on_log: OnLog = ignore_log) -> AsyncIterator[Capture]:
-    """Open a source in a capture process of its own. The process ends with the context: within 0.3 s, even when busy.
+async def start_capture(config: CameraConfig, on_log: OnLog = ignore_log) -> AsyncIterator[Capture]:
+    """Start a capture process, which ends with the context: within a second, even when it is stuck.
 
     Args:
         config: the camera; its source is sent to the process as a message, not as an argument.
         on_log: called with each line that the process and its libraries print, without secrets.
 
     Raises:
-        SourceError: the source cannot be opened; `fault` and message say why and what to do.
+        SourceError: the process cannot be started.
     """
     try:
         process = CaptureProcess(config.name)
@@ -244,26 +269,19 @@ async def open_capture(config: CameraConfig, on_log: OnLog = ignore_log) -> Asyn
         raise SourceError(SourceFault.CRASHED, f"the capture process cannot be started: {exc.strerror}") from exc
     capture = Capture(process, config, on_log)
     try:
-        await capture.connect()
+        capture.begin()
         yield capture
     finally:
         await capture.close()
 
 
-async def probe(config: CameraConfig) -> SourceInfo | SourceError:
-    """Open a source, read one frame and close it, within its connect and stall timeouts.
+@asynccontextmanager
+async def open_capture(config: CameraConfig, on_log: OnLog = ignore_log) -> AsyncIterator[Capture]:
+    """Open a source in a capture process of its own; the arguments are those of `start_capture`.
 
-    Returns:
-        The source's properties, with the size of the frame; or why it cannot be read.
+    Raises:
+        SourceError: the source cannot be opened; `fault` and message say why and what to do.
     """
-    try:
-        async with open_capture(config) as capture:
-            with anyio.move_on_after(config.stall_timeout_s):
-                captured = await capture.receive()
-                if captured is None:
-                    return SourceError(SourceFault.UNREADABLE, "none of its frames can be read")
-                height, width, _ = captured.pixels.shape
-                return replace(capture.info, width=width, height=height)
-            return SourceError(SourceFault.STALLED, f"it opened, but sent no frame for {config.stall_timeout_s:g} s")
-    except SourceError as exc:
-        return exc
+    async with start_capture(config, on_log) as capture:
+        await capture.open()
+        yield capture

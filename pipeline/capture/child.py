@@ -6,18 +6,21 @@ config, so that no secret is in its arguments or environment.
 """
 
 import ctypes
+import os
 import select
 import signal
 import socket
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import msgspec
 import numpy as np
 
 from ..config import CaptureMode
 from ..errors import SourceError
+from ..frames import CropPlace
+from ..sources.crop import cropped
 from ..sources.reader import Grabbed, Reader, RefusedError, UnreadableImage
 from ..sources.redact import mask, printable
 from ..sources.registry import load_reader
@@ -88,7 +91,7 @@ class ParentChannel:
             self.pump(remaining_s)
 
     def await_rewind(self) -> None:
-        """Wait until the service asks to open the source again."""
+        """Wait until the service asks to open the source again, after its end or a failure."""
         while not self._rewound:
             self.pump(None)
         self._rewound = False
@@ -112,21 +115,24 @@ class ParentChannel:
 class CaptureLoop:
     """Delivers the frames of one pass through an open source."""
 
-    def __init__(self, parent: ParentChannel, reader: Reader) -> None:
+    def __init__(self, parent: ParentChannel, reader: Reader, pacer: Pacer) -> None:
         self._parent = parent
         self._reader = reader
         self._slots = parent.slots
         self._waits = parent.config.mode is CaptureMode.LOSSLESS
-        self._pacer = Pacer(reader.info, parent.config)
+        self._pacer = pacer
+        self._crop = parent.config.crop
         self._shape: tuple[int, ...] | None = None
-        if reader.info.width and reader.info.height:
+        if self._crop is not None:
+            self._shape = (self._crop[3], self._crop[2], 3)
+        elif reader.info.width and reader.info.height:
             self._shape = (reader.info.height, reader.info.width, 3)
-        self._frames = self._skipped = self._failed = 0
+        self._frames = self._skipped = self._failed = self._left_out = 0
 
     @property
     def counts(self) -> Ended:
         """All frames so far, and those skipped and failed since the last one that was delivered."""
-        return Ended(self._frames, self._skipped, self._failed)
+        return Ended(self._frames + self._left_out, self._skipped, self._failed)
 
     def run(self) -> None:
         """Deliver every frame, then report the end of the source."""
@@ -136,6 +142,7 @@ class CaptureLoop:
             self._frames += grabbed.lost
             wait_ns = self._pacer.wait_ns(time.monotonic_ns(), grabbed.pts_ns)
             if wait_ns is None:
+                self._left_out += 1
                 continue
             if wait_ns:
                 self._parent.pause(wait_ns / SECOND_NS)
@@ -144,18 +151,21 @@ class CaptureLoop:
         self._parent.send(self.counts)
 
     def _deliver(self, grabbed: Grabbed) -> None:
-        unix_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+        unix_ns, monotonic_ns = _instant(grabbed)
         slot = self._free_slot()
         if slot is None:
             self._skipped += 1
             return
         try:
-            slot, (height, width, _) = self._fill(slot)
+            slot, (height, width, _), place = self._fill(slot)
         except UnreadableImage as exc:
             self._slots.free(self._slots.generation, slot)
             self._failed += 1
             sys.stderr.write(printable(f"left out: {exc}\n"))
             return
+        except SourceError:  # the process, and its slots, are used again
+            self._slots.free(self._slots.generation, slot)
+            raise
         ready = FrameReady(
             generation=self._slots.generation,
             slot=slot,
@@ -167,6 +177,7 @@ class CaptureLoop:
             pts_ns=grabbed.pts_ns,
             skipped=self._skipped,
             failed=self._failed,
+            crop=place,
         )
         self._skipped = self._failed = 0
         self._parent.send(ready)
@@ -177,12 +188,17 @@ class CaptureLoop:
             self._parent.pump(None)
         return slot
 
-    def _fill(self, slot: int) -> tuple[int, tuple[int, ...]]:
-        out = None if self._shape is None else self._slots.view(slot, self._shape)
-        pixels = self._reader.retrieve(out)
+    def _fill(self, slot: int) -> tuple[int, tuple[int, ...], CropPlace | None]:
+        place: CropPlace | None = None
+        if self._crop is not None:
+            pixels, place = cropped(self._reader.retrieve(None), self._crop, self._reader.info)
+            out = None
+        else:
+            out = None if self._shape is None else self._slots.view(slot, self._shape)
+            pixels = self._reader.retrieve(out)
         self._shape = pixels.shape
         if pixels is out:
-            return slot, pixels.shape
+            return slot, pixels.shape, place
         generation = self._slots.generation
         self._slots.reserve(pixels.nbytes)
         if self._slots.generation != generation:
@@ -190,35 +206,47 @@ class CaptureLoop:
             assert fresh is not None
             slot = fresh
         np.copyto(self._slots.view(slot, pixels.shape), pixels)
-        return slot, pixels.shape
+        return slot, pixels.shape, place
+
+
+def _instant(grabbed: Grabbed) -> tuple[int, int]:
+    # Wall-clock and monotonic time of capture.
+    unix_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+    if grabbed.monotonic_ns is None:
+        return unix_ns, monotonic_ns
+    return unix_ns - (monotonic_ns - grabbed.monotonic_ns), grabbed.monotonic_ns
 
 
 def main() -> None:
-    """Serve the socket whose descriptor is the first argument, until the source fails or the service exits."""
+    """Serve the socket whose descriptor is the first argument, until the service closes its end."""
     _die_with_parent()
-    with socket.socket(fileno=int(sys.argv[1])) as sock:
-        try:
-            _serve(ParentChannel(sock))
-        except ParentGone:
-            return
+    with socket.socket(fileno=int(sys.argv[1])) as sock, suppress(ParentGone):
+        _serve(ParentChannel(sock))
+    os._exit(0)  # the source is closed; the interpreter's own shutdown takes longer than the service waits
 
 
 def _serve(parent: ParentChannel) -> None:
-    loop: CaptureLoop | None = None
-    try:
-        opener = load_reader(parent.config)
-        parent.send(Ready())
-        while True:
-            loop = None
+    opener = None
+    pacer: Pacer | None = None  # one for all passes, since the cap and the pace hold across them
+    while True:
+        loop: CaptureLoop | None = None
+        try:
+            if opener is None:
+                opener = load_reader(parent.config)
+                parent.send(Ready())
             with closing(opener()) as reader:
                 parent.send(Opened(reader.info))
-                loop = CaptureLoop(parent, reader)
+                if pacer is None:
+                    pacer = Pacer(reader.info, parent.config)
+                else:
+                    pacer.next_pass(reader.info)
+                loop = CaptureLoop(parent, reader, pacer)
                 loop.run()
-            parent.await_rewind()
-    except SourceError as exc:
-        guess = exc.guess if isinstance(exc, RefusedError) else None
-        counts = None if loop is None else loop.counts
-        parent.send(Failed(exc.fault, mask(str(exc), parent.config.source), guess, counts))
+        except SourceError as exc:
+            guess = exc.guess if isinstance(exc, RefusedError) else None
+            counts = None if loop is None else loop.counts
+            parent.send(Failed(exc.fault, mask(str(exc), parent.config.source), guess, counts))
+        parent.await_rewind()
 
 
 def _die_with_parent() -> None:

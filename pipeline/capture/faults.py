@@ -60,6 +60,15 @@ _DAMAGE = re.compile(
 """FFmpeg's errors (16), which healthy media never cause, and the warnings that report damage."""
 
 
+_TRUNCATED = re.compile(r"File ended prematurely|partial file|Stream ends prematurely", re.IGNORECASE)
+"""FFmpeg's words for the missing end of Matroska, MP4 and files over HTTP."""
+
+
+def is_truncation(line: str) -> bool:
+    """Whether a line reports that the end of a file is missing."""
+    return _TRUNCATED.search(line) is not None
+
+
 def is_damage(line: str) -> bool:
     """Whether a line reports a damaged image or packet, rather than a source that cannot be opened."""
     return _DAMAGE.search(line) is not None and classify((line,)) is None

@@ -1,4 +1,4 @@
-"""Frame pacing: a rate cap drops frames of a camera, and delays frames of a file."""
+"""Frame pacing: a rate cap leaves out frames in live mode, and delays those of a file in lossless mode."""
 
 from ..config import CameraConfig, CaptureMode
 from ..sources.reader import SourceInfo
@@ -10,10 +10,11 @@ _LATE_NS = SECOND_NS
 
 
 class Pacer:
-    """Decides for each frame of one pass through a source when it is due.
+    """Decides for each frame of a source, through all its passes, when it is due.
 
-    Frames of a live source above the cap are left out. Frames of other sources are held back until they are due: by the
-    cap, or, in live mode, by their own timestamps. Without a cap, lossless mode holds nothing back.
+    Frames of a live source above the cap are left out. Frames of other sources are held back until they are due: in
+    live mode by their own timestamps, and those above the cap are left out; in lossless mode, and of images, which have
+    no pace of their own, by the cap. Without a cap, lossless mode holds nothing back.
 
     Args:
         info: kind and rate of the source.
@@ -21,12 +22,25 @@ class Pacer:
     """
 
     def __init__(self, info: SourceInfo, config: CameraConfig) -> None:
-        self._live = info.live
-        self._capped = config.fps is not None
-        self._free = config.fps is None and (info.live or config.mode is CaptureMode.LOSSLESS)
-        self._interval_ns = round(SECOND_NS / (config.fps or info.fps or 25.0))
+        self._config = config
         self._due_ns: int | None = None
         self._pts_ns: int | None = None
+        self._next_kept_ns: int | None = None
+        self._set_plan(info)
+
+    def next_pass(self, info: SourceInfo) -> None:
+        """The source begins again: its first frame is due one interval after the last one of the pass before."""
+        self._pts_ns = None
+        self._set_plan(info)
+
+    def _set_plan(self, info: SourceInfo) -> None:
+        cap, is_live = self._config.fps, self._config.mode is CaptureMode.LIVE
+        self._live = info.live
+        self._free = info.paced or (cap is None and (info.live or not is_live))
+        self._keeps_pace = is_live and info.backend != "images"
+        own_fps = info.fps or 25.0
+        self._interval_ns = round(SECOND_NS / (own_fps if self._keeps_pace else cap or own_fps))
+        self._cap_ns = round(SECOND_NS / cap) if cap else 0
 
     def wait_ns(self, now_ns: int, pts_ns: int | None) -> int | None:
         """Nanoseconds to hold a frame back, or None to leave it out.
@@ -37,17 +51,22 @@ class Pacer:
         """
         if self._free:
             return 0
-        return self._choose(now_ns) if self._live else self._hold(now_ns, pts_ns)
-
-    def _choose(self, now_ns: int) -> int | None:
-        # A tenth of an interval early is on time; otherwise jitter would halve a rate that is near the cap.
-        due_ns = now_ns if self._due_ns is None else self._due_ns
-        if now_ns < due_ns - self._interval_ns // 10:
+        if self._live:
+            return 0 if self._is_kept(now_ns) else None
+        due_ns = self._plan(now_ns, pts_ns)
+        if self._keeps_pace and not self._is_kept(due_ns):
             return None
-        self._due_ns = max(due_ns + self._interval_ns, now_ns)
-        return 0
+        return max(0, due_ns - now_ns)
 
-    def _hold(self, now_ns: int, pts_ns: int | None) -> int:
+    def _is_kept(self, time_ns: int) -> bool:
+        # A tenth of an interval early is on time; otherwise jitter would halve a rate that is near the cap.
+        next_ns = time_ns if self._next_kept_ns is None else self._next_kept_ns
+        if time_ns < next_ns - self._cap_ns // 10:
+            return False
+        self._next_kept_ns = max(next_ns + self._cap_ns, time_ns)
+        return True
+
+    def _plan(self, now_ns: int, pts_ns: int | None) -> int:
         if self._due_ns is None:
             due_ns = now_ns
         else:
@@ -55,10 +74,10 @@ class Pacer:
             if due_ns < now_ns - _LATE_NS:
                 due_ns = now_ns
         self._due_ns, self._pts_ns = due_ns, pts_ns
-        return max(0, due_ns - now_ns)
+        return due_ns
 
     def _gap_ns(self, pts_ns: int | None) -> int:
-        if self._capped or pts_ns is None or self._pts_ns is None:
+        if not self._keeps_pace or pts_ns is None or self._pts_ns is None:
             return self._interval_ns
         gap_ns = pts_ns - self._pts_ns
         return gap_ns if 0 < gap_ns <= LONGEST_GAP_NS else self._interval_ns

@@ -109,12 +109,20 @@ class CaptureProcess:
             await anyio.wait_readable(self._pidfd)
         return self._popen.poll()
 
-    async def stop(self) -> None:
-        """End the process by SIGTERM, then SIGKILL, and close all descriptors. Idempotent; not cancellable."""
+    async def stop(self, goodbye_s: float = 0.0) -> None:
+        """End the process by SIGTERM, then SIGKILL, and close all descriptors. Idempotent; not cancellable.
+
+        Args:
+            goodbye_s: seconds that the process has to exit by itself, once it notices that its socket is closed.
+        """
         if self._stopped:
             return
         self._stopped = True
         with anyio.CancelScope(shield=True):
+            if goodbye_s:
+                with suppress(OSError):  # the process is gone
+                    self._socket.shutdown(socket.SHUT_RDWR)
+                await self.exit_status(goodbye_s)
             for number, timeout_s in ((signal.SIGTERM, TERMINATE_S), (signal.SIGKILL, _KILL_S)):
                 if self._popen.poll() is None:
                     self._popen.send_signal(number)

@@ -6,6 +6,7 @@ import msgspec
 
 from ..config import CameraConfig
 from ..errors import SourceFault
+from ..frames import CropPlace
 from ..sources.reader import SourceInfo
 
 MAX_PACKET_BYTES = 65536
@@ -67,10 +68,14 @@ class FrameReady(CaptureMessage, frozen=True):
     pts_ns: int | None
     skipped: int
     failed: int
+    crop: CropPlace | None = None
 
 
 class Ended(CaptureMessage, frozen=True):
-    """Child: the source has no more frames. `frames` is their total; the other counts are as in `FrameReady`."""
+    """Child: the source has no more frames. The other counts are as in `FrameReady`.
+
+    `frames` is their total, with those that the cap left out.
+    """
 
     frames: int
     skipped: int
@@ -78,7 +83,7 @@ class Ended(CaptureMessage, frozen=True):
 
 
 class Failed(CaptureMessage, frozen=True):
-    """Child: the source failed; the child exits. With a guess, the log may show a better reason.
+    """Child: the source failed; the child waits for `Rewind`. With a guess, the log may show a better reason.
 
     `counts` is None if the source did not open.
     """
@@ -97,7 +102,7 @@ class Release(CaptureMessage, frozen=True):
 
 
 class Rewind(CaptureMessage, frozen=True):
-    """Parent: open the source again, after it has ended."""
+    """Parent: open the source again, after it has ended or failed."""
 
 
 FromChild = Ready | Opened | FrameMemory | FrameReady | Ended | Failed

@@ -7,7 +7,7 @@ import anyio
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
 from ..sources.reader import SourceInfo
-from .capture import Capture, CapturedFrame
+from .capture import GRACE_S, Capture, CapturedFrame
 from .pacing import LONGEST_GAP_NS, SECOND_NS
 from .rate import FreezeWatch
 
@@ -24,7 +24,7 @@ class StallWatch:
     def __init__(self, capture: Capture, config: CameraConfig, clock: Callable[[], float]) -> None:
         self._capture = capture
         self._stall_timeout_s = config.stall_timeout_s
-        self._timeout_s = config.stall_timeout_s + _longest_pause_s(config, capture.info)
+        self._timeout_s = config.stall_timeout_s + GRACE_S + _longest_pause_s(config, capture.info)
         self._freeze = FreezeWatch(clock) if capture.info.backend == "v4l2" else None
 
     async def receive(self) -> CapturedFrame | None:
@@ -54,6 +54,5 @@ class StallWatch:
 
 def _longest_pause_s(config: CameraConfig, info: SourceInfo) -> float:
     # A frame that is held back until it is due is not late.
-    if config.fps:
-        return 1 / config.fps
-    return 0.0 if info.live else LONGEST_GAP_NS / SECOND_NS
+    rate = config.fps or (info.fps if info.paced else None)
+    return (1 / rate if rate else 0.0) + (0.0 if info.live else LONGEST_GAP_NS / SECOND_NS)

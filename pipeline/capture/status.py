@@ -40,6 +40,8 @@ class CameraStatus:
         stream_epoch: number of the latest connection, or None before the first.
         size: width and height of the latest frame in pixels, or None before the first.
         fps: measured frames per second, 0 if none arrive.
+        published_fps: frames published per second; filled in where the camera's queue is known.
+        dropped_fps: frames dropped per second, because they came faster than the model takes them; likewise.
         last_frame_age_s: seconds since the latest frame arrived, or None before the first.
         info: what the source reported when it was last opened.
     """
@@ -53,6 +55,8 @@ class CameraStatus:
     stream_epoch: int | None = None
     size: Size | None = None
     fps: float = 0.0
+    published_fps: float = 0.0
+    dropped_fps: float = 0.0
     last_frame_age_s: float | None = None
     info: SourceInfo | None = None
 

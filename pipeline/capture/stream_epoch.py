@@ -40,18 +40,22 @@ class StreamEpoch:
             capture_monotonic_ns=captured.capture_monotonic_ns,
             pts_ns=captured.pts_ns,
             source_size=(width, height),
+            crop=captured.crop,
         )
         return Frame(stamp, captured.pixels)
 
-    def early_end(self, ended: Ended | None, *, damaged: bool) -> str | None:
+    def early_end(self, ended: Ended | None, *, damaged: bool, truncated: bool = False) -> str | None:
         """Why the end came too early; None if it did not.
 
         Args:
             ended: the capture process's account of the end.
             damaged: whether the log reported damage.
+            truncated: whether it reported that the end of the file is missing.
         """
         expected = self._info.frame_count
         if ended is None or expected is None or ended.frames >= expected:
+            return None
+        if not (self._info.counted or truncated):
             return None
         if not damaged and self._is_at_end(expected):
             return None

@@ -81,7 +81,8 @@ class SavedStream:
     Attributes:
         schema: version of its format.
         camera: whose stream it was.
-        saved_unix_ns: when it was written.
+        saved_unix_ns: when the stream had its last frames: when it was written, or for a stream that was restored and
+            has had no frame since, as in the file that it was restored from.
         setting: the settings that must match.
         source_size, model_size, grid: of its frames.
         counters: the stream's counters.
@@ -121,7 +122,14 @@ def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: fl
     write_state_file(path, header.decode(), tensors, deadline_s)
 
 
-def load_stream(stream: Stream, model: ModelIdentity, pool: KVCachePool, image_width: int, path: Path) -> SavedStream:
+def load_stream(
+    stream: Stream,
+    model: ModelIdentity,
+    pool: KVCachePool,
+    image_width: int,
+    path: Path,
+    max_age_s: float | None = None,
+) -> SavedStream:
     """Restore a stream from a file, replacing its memory.
 
     Its next frame continues from there if it has the same size, whatever connection it comes from.
@@ -130,13 +138,16 @@ def load_stream(stream: Stream, model: ModelIdentity, pool: KVCachePool, image_w
         the file's header.
 
     Raises:
-        StateError: the file cannot be read, or does not match this stream. The stream is unchanged, unless a tensor is
-            unreadable or damaged: then its memory is empty.
+        StateError: the file cannot be read, is too old, or does not match this stream. The stream is unchanged, unless
+            a tensor is unreadable or damaged: then its memory is empty.
         AdmissionError: the pool has no room for it. The stream's memory is empty then.
     """
     setting = Setting(model, stream.config, stream.resize)
     with open_state_file(path) as file:
         saved = _checked(file, setting, path)
+        age_s = (time.time_ns() - saved.saved_unix_ns) / 1e9
+        if max_age_s is not None and age_s > max_age_s:
+            raise StateError(f"{path} is {age_s:.0f} s old, expected at most {max_age_s:g} s")
         geometry = _geometry_of(saved, image_width, path)
         layout = TokenShape.of(model.network, saved.grid).layout(stream.config)
         window = _window(saved, layout, path)
@@ -156,7 +167,7 @@ def _saved(stream: Stream, window: StreamWindow, setting: Setting) -> SavedStrea
     return SavedStream(
         schema=SCHEMA,
         camera=stream.camera,
-        saved_unix_ns=time.time_ns(),
+        saved_unix_ns=stream.restored_unix_ns if stream.restored else time.time_ns(),
         setting=setting,
         source_size=stamp.source_size,
         model_size=geometry.model_size,
@@ -229,7 +240,7 @@ def _resume(stream: Stream, saved: SavedStream, geometry: ResizeGeometry, levels
     stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, saved.source_size)
     stream.epoch, stream.next_frame = saved.counters.epoch, saved.counters.next_frame
     stream.reset, stream.last, stream.restored = saved.counters.reset, (stamp, geometry), True
-    stream.ended = saved.counters.ended
+    stream.ended, stream.restored_unix_ns = saved.counters.ended, saved.saved_unix_ns
     if stream.state is not None:
         stream.state.carried = saved.counters.carried
     stream.recent.put(levels)

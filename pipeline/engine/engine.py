@@ -16,7 +16,7 @@ import torch
 from ..cache.backends.select import choose_backend
 from ..cache.kv_pool import KVCachePool
 from ..config import ModelConfig, ResizeMode, StreamConfig
-from ..errors import AdmissionError
+from ..errors import AdmissionError, StateError
 from ..frames import PATCH_GROUPS, Frame, Outcome, Size
 from ..model.checkpoint import load_model
 from ..model.devices import is_out_of_memory
@@ -30,7 +30,7 @@ from .images import ImagePreprocessor
 from .model_runner import ModelRunner, WhileDeviceBusy
 from .preprocess import resize_geometry
 from .statistics import EngineStatistics, LoadTimes, ModelDescription, StreamStatistics, stream_statistics
-from .stepper import Stepper
+from .stepper import OnPass, Stepper, ignore_pass
 from .streams import StreamRegistry
 
 __all__ = ["Engine", "EngineStatistics", "ModelDescription", "Outcome", "StreamStatistics"]
@@ -138,30 +138,42 @@ class Engine:
             deadline_s: `time.monotonic()` at which to give up, or None.
 
         Raises:
-            StateError: its memory is empty, frames of it wait (see `flush`), or the file cannot be written in time.
+            StateError: its memory is empty or cannot be copied from the device, frames of it wait (see `flush`), or the
+                file cannot be written in time.
+            DeviceError: the device failed.
             ValueError: the camera has no stream.
         """
-        save_stream(self.streams[camera], self._identity, path, deadline_s)
+        try:
+            save_stream(self.streams[camera], self._identity, path, deadline_s)
+        except (RuntimeError, MemoryError) as error:  # torch's
+            self.executor.check(error)
+            raise StateError(f"its memory cannot be copied: {error}") from error
 
     @torch.inference_mode()
-    def load_state(self, camera: str, path: Path) -> SavedStream:
+    def load_state(self, camera: str, path: Path, *, max_age_s: float | None = None) -> SavedStream:
         """Restore an open stream from a file, bit-exact on the same device, with the file's epoch and frame number.
 
         Its present memory and waiting frames are dropped. The next frame continues the epoch if its size is that of the
         file's frames, whatever connection of its source it comes from; otherwise it begins a new epoch.
 
+        Args:
+            camera: whose stream.
+            path: the file.
+            max_age_s: greatest age in seconds of the memory in it, or None for any.
+
         Returns:
             the file's header.
 
         Raises:
-            StateError: the file cannot be read, or is of another model, configuration or size; the message says what
-                differs. The stream is unchanged, or empty if the file's tensors are damaged.
+            StateError: the file cannot be read, is too old, or is of another model, configuration or size; the message
+                says what differs. The stream is unchanged, or empty if the file's tensors are damaged.
             AdmissionError: there is no memory for it. The stream is empty then.
             DeviceError: the device failed.
             ValueError: the camera has no stream.
         """
         try:
-            return load_stream(self.streams[camera], self._identity, self.pool, self._config.image_width, path)
+            stream, width = self.streams[camera], self._config.image_width
+            return load_stream(stream, self._identity, self.pool, width, path, max_age_s)
         except (RuntimeError, MemoryError) as error:  # torch's
             self.executor.check(error)
             if is_out_of_memory(error):
@@ -180,6 +192,15 @@ class Engine:
         """
         stream = self.streams.get(camera)
         return [] if stream is None else self._stepper.flush(stream)
+
+    def flush_connection(self, camera: str, stream_epoch: int) -> list[Outcome]:
+        """Run a stream's waiting frames like `flush`, if the last one came from this connection of its source.
+
+        For a connection that is over: no other frames complete the first block, since the next connection begins anew.
+        """
+        stream = self.streams.get(camera)
+        is_latest = stream is not None and stream.last is not None and stream.last[0].stream_epoch == stream_epoch
+        return self.flush(camera) if is_latest else []
 
     @torch.inference_mode()
     def prepare(self, frames: Sequence[Frame]) -> None:
@@ -229,19 +250,22 @@ class Engine:
         yield from self._stepper.step(frames, while_device_busy)
 
     @torch.inference_mode()
-    def warm_up(self, sizes: Sequence[Size]) -> None:
+    def warm_up(self, sizes: Sequence[Size], on_pass: OnPass = ignore_pass) -> None:
         """Run the model on each source size, as a first and as a later frame, so that the first real step is fast.
+
+        How long a pass takes then is in `load_times`.
 
         Args:
             sizes: width and height of the cameras' frames; all are cropped or padded as the open streams ask for
                 (cropped, if there are none).
+            on_pass: called after each forward pass.
 
         Raises:
             ValueError: images of this size cannot be fitted to the model.
             DeviceError: the device failed.
             torch.OutOfMemoryError: the device has no memory for one frame.
         """
-        self._stepper.warm_up(sizes)
+        self.load_times = replace(self.load_times, frame_s=self._stepper.warm_up(sizes, on_pass))
 
 
 def _check(config: ModelConfig) -> None:

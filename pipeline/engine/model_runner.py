@@ -18,7 +18,7 @@ from ..model.network import FrameNumbers, Network
 from .cuda_graphs import CudaGraphRunner
 from .host_copy import DeviceBuffer, fetch
 from .outputs import OutputHeads, StepTensors
-from .preprocess import ResizeGeometry
+from .preprocess import ResizeGeometry, shifted
 from .stream import PreparedFrame, Stream
 from .token_shape import TokenShape
 
@@ -153,7 +153,7 @@ class ModelRunner:
                 flags=frame.flags | self._flags(first, finite),
                 model_size=frame.geometry.model_size,
                 grid=frame.geometry.grid,
-                to_source=frame.geometry.to_source,
+                to_source=shifted(frame.geometry.to_source, frame.stamp.crop),
                 tensors=tensors,
                 latency_us=_latency_us(frame, started_ns, model_us),
                 context=planned.context if attends else None,

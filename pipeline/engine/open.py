@@ -8,16 +8,22 @@ import torch
 from ..config import ModelConfig
 from ..errors import ModelError
 from ..frames import Size
-from ..model.devices import is_out_of_memory
+from ..model.devices import installation_fault, is_out_of_memory
 from .device_faults import DeviceFaults
 from .engine import Engine
+from .stepper import OnPass, ignore_pass
 
 
-def open_engine(model: ModelConfig, sizes: Sequence[Size] = ()) -> Engine:
+def open_engine(model: ModelConfig, sizes: Sequence[Size] = (), on_pass: OnPass = ignore_pass) -> Engine:
     """Load the model and warm it up for frames of these sizes.
 
+    Args:
+        model: the model.
+        sizes: width and height of frames.
+        on_pass: called after each forward pass of the warm-up.
+
     Raises:
-        ModelError: the weights cannot be used, or do not fit in memory.
+        ModelError: the weights cannot be used or do not fit in memory, or the device cannot be used as installed.
         DeviceError: the device failed.
     """
     # Leaves a core for the captures and the event loop: torch's threads spin while they wait for each other. Measured
@@ -26,8 +32,10 @@ def open_engine(model: ModelConfig, sizes: Sequence[Size] = ()) -> Engine:
     device = model.device
     try:
         engine = Engine(model)
-        engine.warm_up(sizes)
+        engine.warm_up(sizes, on_pass)
     except (RuntimeError, MemoryError) as error:
+        if (reason := installation_fault(error)) is not None:
+            raise ModelError(f"{device} cannot be used: {reason}") from error
         DeviceFaults(device).check(error)
         if is_out_of_memory(error):
             raise ModelError(f"{device} has too little memory for the model: {error}") from error

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..config import ResizeMode
-from ..frames import Affine, Pixels, Size
+from ..frames import Affine, CropPlace, Pixels, Size
 
 WHITE = 255.0
 MOST_WIDTHS = 16
@@ -49,6 +49,14 @@ class ResizeGeometry:
         a, e = (source / resized for source, resized in zip(self.source_size, self.resized, strict=True))
         left, top = -self.pad_left, self.crop_top - self.pad_top
         return ((a, 0.0, a * (left + 0.5) - 0.5), (0.0, e, e * (top + 0.5) - 0.5))
+
+
+def shifted(affine: Affine, crop: CropPlace | None) -> Affine:
+    """The map to the pixels of a cropped frame, continued to those of the captured frame."""
+    if crop is None:
+        return affine
+    (a, b, c), (d, e, f) = affine
+    return (a, b, c + crop.left), (d, e, f + crop.top)
 
 
 def resize_geometry(source: Size, mode: ResizeMode, image_width: int, patch_size: int) -> ResizeGeometry:

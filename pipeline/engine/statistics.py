@@ -40,10 +40,12 @@ class LoadTimes:
     Attributes:
         weights_s: seconds to open the device and load the model's weights.
         kernels_s: seconds to load or compile the attention kernels, and to try them.
+        frame_s: seconds of a warm forward pass of one frame, of the slowest size; 0 before the warm-up.
     """
 
     weights_s: float
     kernels_s: float
+    frame_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

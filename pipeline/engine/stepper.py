@@ -4,6 +4,7 @@ A step takes several rounds if a camera has more frames than fit in one forward 
 if images differ in size or `max_batch` is exceeded. Each round runs at most one chunk of each stream.
 """
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,8 +21,18 @@ from .preprocess import ResizeGeometry
 from .stream import Stream
 from .streams import StreamRegistry
 
+PASSES = 2
+"""Forward passes of a warm-up for each size: a stream's first frame and a later one. The first may compile kernels."""
+
+OnPass = Callable[[int, int, float], None]
+"""Called after each pass of a warm-up with its number from 1, the number of all, and its seconds."""
+
 GeometryOf = Callable[[Size, ResizeMode], ResizeGeometry]
 """Returns how frames of a source size are fitted to the model; raises ValueError if they cannot be."""
+
+
+def ignore_pass(number: int, total: int, took_s: float) -> None:
+    """Ignore a pass."""
 
 
 class Stepper:
@@ -70,16 +81,20 @@ class Stepper:
         """Run the frames of a stream that still wait."""
         return [outcome for result in self._release(stream, time.monotonic_ns()) for outcome in result.outcomes]
 
-    def warm_up(self, sizes: Iterable[Size]) -> None:
-        """See `Engine.warm_up`."""
+    def warm_up(self, sizes: Iterable[Size], on_pass: OnPass) -> float:
+        """See `Engine.warm_up`. Returns the seconds of a warm pass, of the slowest size."""
         modes = {stream.resize for stream in self._streams} or {ResizeMode.CROP}
         geometries = {
             geometry.model_size: geometry
             for size in sizes
             for geometry in (self._geometry_of(size, mode) for mode in sorted(modes))
         }
-        for geometry in geometries.values():
-            self._warm_up_size(geometry)
+        done, total = itertools.count(1), PASSES * len(geometries)
+
+        def report(took_s: float) -> None:
+            on_pass(next(done), total, took_s)
+
+        return max((self._warm_up_size(geometry, report) for geometry in geometries.values()), default=0.0)
 
     def _round(
         self, queues: Sequence[deque[Frame]], started_ns: int, while_device_busy: WhileDeviceBusy | None
@@ -121,14 +136,22 @@ class Stepper:
         if stream.waiting:
             yield from self._executor.run([FrameChunk(stream, stream.take())], started_ns)
 
-    def _warm_up_size(self, geometry: ResizeGeometry) -> None:
+    def _warm_up_size(self, geometry: ResizeGeometry, report: Callable[[float], None]) -> float:
         stream = Stream("warm-up", StreamConfig(scale_frames=1, window=1, history_frames=1), ResizeMode.CROP)
         stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, geometry.source_size)
         width, height = geometry.source_size
-        blank = np.zeros((height, width, 3), np.uint8)
+        blank = Frame(stamp, np.zeros((height, width, 3), np.uint8))
         try:
-            for _ in range(2):
-                stream.add(stamp, self._preprocessor.make(blank, geometry), geometry, preprocess_us=0)
-                self._executor.warm_up(FrameChunk(stream, stream.take()))
+            return min(self._timed_pass(stream, blank, geometry, report) for _ in range(PASSES))
         finally:
             stream.free()
+
+    def _timed_pass(
+        self, stream: Stream, frame: Frame, geometry: ResizeGeometry, report: Callable[[float], None]
+    ) -> float:
+        begun_s = time.monotonic()
+        stream.add(frame.stamp, self._preprocessor.make(frame.pixels, geometry), geometry, preprocess_us=0)
+        self._executor.warm_up(FrameChunk(stream, stream.take()))
+        took_s = time.monotonic() - begun_s
+        report(took_s)
+        return took_s

@@ -55,6 +55,7 @@ class Stream:
         reset: whether the next frame is the first one published of its epoch, and not of the stream's first epoch.
         last: stamp and geometry of the last frame that arrived; None before the first.
         restored: whether the memory was loaded from a file, and no frame has arrived since.
+        restored_unix_ns: when that memory had its last frames.
         recent: images from which the next epoch may begin.
     """
 
@@ -69,6 +70,7 @@ class Stream:
     reset: bool = False
     last: tuple[FrameStamp, ResizeGeometry] | None = None
     restored: bool = False
+    restored_unix_ns: int = 0
     recent: ReplayBuffer = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
 """Atomic file writes: a file is complete or absent, whenever the process or the machine stops."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,6 +42,22 @@ def written_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             partial.unlink()
         raise
     _sync_folder(path.parent)
+
+
+def try_writing(path: Path) -> None:
+    """Find out whether a file could be written, before the work whose result it is. Leaves everything unchanged.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists():
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        return
+    partial = path.with_name(path.name + PARTIAL)
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC))
+    partial.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

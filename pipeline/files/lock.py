@@ -1,8 +1,12 @@
 """Lock files: the kernel releases the lock when its process ends, however that happens."""
 
+import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
+
+from .ownership import NotOursError, check_made_by_us
 
 
 class HeldError(Exception):
@@ -20,10 +24,12 @@ def take_lock(path: Path) -> int:
 
     Raises:
         HeldError: another process holds the lock.
+        NotOursError: another user made the file, or it is a link or no file at all.
         OSError: the file cannot be created or locked.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
+    descriptor = _open(path)
     try:
+        check_made_by_us(path, os.fstat(descriptor), stat.S_IFREG)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -31,7 +37,19 @@ def take_lock(path: Path) -> int:
         holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
         raise HeldError(f"process {holder}" if holder.isdigit() else "another process") from error
-    except OSError:
+    except (NotOursError, OSError):
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _open(path: Path) -> int:
+    # For the owner alone: whoever can open the file, even to read it, can hold its lock.
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise NotOursError(f"{path} is not a file of its own: remove it") from error
+        if error.errno == errno.EACCES and os.path.lexists(path):
+            check_made_by_us(path, path.lstat(), stat.S_IFREG)
+        raise

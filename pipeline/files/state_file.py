@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..errors import StateError
 from .atomic import PRIVATE
+from .readable import why_unreadable
 from .tensors import Entry, dtype_name, tensor_bytes, write_tensor_file
 
 PIECE_BYTES = 16 << 20
@@ -127,6 +128,8 @@ def open_state_file(path: Path) -> Iterator[StateFile]:
     """
     if path.exists() and not path.is_file():  # opening a pipe would block, and safetensors would hold the GIL
         raise StateError(f"{path} is not a regular file")
+    if (reason := why_unreadable(path)) is not None:  # safetensors would call it missing
+        raise StateError(f"{path}: {reason}")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             yield StateFile(path, file)

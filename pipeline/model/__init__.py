@@ -1,5 +1,6 @@
 """The streaming causal aggregator (arXiv 2604.14141): layers, backbones, presets and weights.
 
-Dimension letters: F frames of a step (of one or more streams), P tokens of a frame, S special tokens of a frame,
-C channels, H heads, D = C / H channels of a head.
+Dimension letters: F is the number of frames per step (of one or more streams), P the number of tokens per frame, S the
+number of special tokens per frame, C the number of channels, H the number of heads, and D = C / H the number of
+channels per head.
 """

@@ -1,4 +1,4 @@
-"""The aggregator: patch embedding, special tokens, and pairs of a frame block and a global block. Composition only."""
+"""The aggregator, composed of a patch embedding, special tokens, and pairs of a frame block and a global block."""
 
 from dataclasses import dataclass
 
@@ -17,16 +17,17 @@ from .rope import Rotation, SpatialPart, rotation_2d, rotation_3d, spatial_part
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 CACHED_GRIDS = 8
-"""Grids whose rotations are cached. With more image sizes than this they are recomputed each step."""
+"""Maximum number of grids whose rotations are cached. With more image sizes, rotations are recomputed at each step."""
 
 
 @dataclass(frozen=True, slots=True)
 class GridTables:
-    """Rotations for frames with one grid of patches.
+    """The rotations for all frames that have the same grid of patches.
 
     Attributes:
         within: rotation within a frame.
-        spatial: the part of the rotation across frames that does not depend on time; None without 3D positions.
+        spatial: the part of the rotation across frames that does not depend on time; None if the network has no
+            3D positions.
     """
 
     within: Rotation
@@ -82,16 +83,16 @@ class Aggregator(Network):
 
     @property
     def special_tokens(self) -> int:
-        """S: camera token, register tokens, scale token, in this order at the start of each frame."""
+        """S, the number of special tokens: camera, registers and scale, in this order at the start of each frame."""
         return self.network.register_tokens + 2
 
     @property
     def head_dim(self) -> int:
-        """D."""
+        """D, the number of channels per head."""
         return self.network.channels // self.network.heads
 
     def special_tokens_of(self, later: Tensor, after_scale: Tensor) -> Tensor:
-        """The special tokens [F, S, C] of frames.
+        """The special tokens [F, S, C] of F frames.
 
         Args:
             later: int64 [F], 1 for frames that are not their stream's first.
@@ -118,7 +119,7 @@ class Aggregator(Network):
         return rotation_3d(times, tables.spatial, self.head_dim)
 
     def grid_tables(self, rows: int, columns: int) -> GridTables:
-        """The rotations for a grid of patches; cached per grid."""
+        """The rotations for a grid of patches. They are cached per grid."""
         cached = self._tables.get((rows, columns))
         if cached is None:
             while len(self._tables) >= CACHED_GRIDS:

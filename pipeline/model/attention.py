@@ -23,17 +23,20 @@ class AttentionFunction(Protocol):
     """Computes attention from the queries, keys and values of tokens."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """All are [F, P, H, D]; queries and keys are float32 or of `value`'s dtype, the result has `value`'s dtype."""
+        """Compute attention. The arguments and the result are [F, P, H, D].
+
+        Queries and keys are float32 or have `value`'s dtype; the result has `value`'s dtype.
+        """
 
 
 class CacheStep(Protocol):
-    """One step of the caches of a batch of streams. Layers of attention and of `kda` are counted separately."""
+    """One step of the caches of a batch of streams. Attention layers and `kda` layers are numbered separately."""
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Store a layer's keys and values [F, P, H, D]."""
 
     def attend(self, layer: int, query: Tensor) -> Tensor:
-        """Attention of queries [F, P, H, D] to the visible tokens of their streams, including this step."""
+        """Attend with queries [F, P, H, D] to the visible tokens of their streams, including those of this step."""
 
     def scan(self, layer: int, attention: KimiDeltaAttention, tokens: Tensor) -> Tensor:
         """Run a `kda` layer over tokens [F, P, C], starting from the streams' states; returns the same shape."""
@@ -53,7 +56,7 @@ def attend_frame(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class FrameMixer:
-    """Attention within each frame, with positions within the frame."""
+    """Attention within each frame, with the rotary positions of the tokens in the frame."""
 
     rotation: Rotation
 
@@ -67,12 +70,12 @@ class FrameMixer:
 
 @dataclass(frozen=True, slots=True)
 class GlobalMixer:
-    """Attention of each frame to the visible tokens of its stream. Keys are cached normalised and rotated.
+    """Attention of each frame to the visible tokens of its stream. Keys are cached after normalisation and rotation.
 
     Attributes:
         rotation: positions in time and within the frame.
         step: the step of the streams' caches.
-        index: index of the block among those with attention.
+        index: index of the block among the global blocks with attention.
     """
 
     rotation: Rotation
@@ -94,7 +97,7 @@ class DeltaMixer:
 
     Attributes:
         step: the step of the streams' caches.
-        index: index of the block among those with this mixer.
+        index: index of the block among the global blocks with this mixer.
     """
 
     step: CacheStep
@@ -106,11 +109,13 @@ class DeltaMixer:
 
 
 class Attention(nn.Module):
-    """The projections around attention. Parameters: `qkv`, `proj`, and with `qk_norm` also `q_norm`, `k_norm`.
+    """The projections before and after attention.
+
+    Parameters: `qkv`, `proj`, and with `qk_norm` also `q_norm` and `k_norm`.
 
     Args:
-        channels: C.
-        heads: H.
+        channels: C, the number of channels.
+        heads: H, the number of heads.
         qk_norm: whether queries and keys are layer-normalised over D, in float32.
         dtype: number format of the projections.
     """

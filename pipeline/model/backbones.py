@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class BackboneBuilder(Protocol):
-    """The PyTorch side of a backbone."""
+    """Builds a backbone in PyTorch and reads its released weights."""
 
     def build(self, network: NetworkConfig, dtype: "torch.dtype") -> "PatchEmbedding":
         """Build the patch embedding without weights; linear layers and convolutions are in `dtype`."""
 
     def from_release(self, tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-        """The tensors of a released file by the parameter names of the patch embedding."""
+        """The tensors of a released file, renamed to the parameter names of the patch embedding."""
 
     def explain_mismatch(self, tensors: "Mapping[str, Tensor]") -> str:
-        """What a file that does not fit looks like, for the error message; empty if unknown."""
+        """A text for the error message that says what a file with the wrong tensors seems to be; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ class Release:
 
     Attributes:
         name: the backbone's name, for messages.
-        marker: a key that tells the file from a checkpoint of a whole network: it is at the top level only here.
+        marker: a key that distinguishes the released file from a checkpoint of a whole network: only the released file
+            has this key at its top level.
         unused: keys that inference does not need; also skipped in checkpoints of whole networks.
     """
 
@@ -71,7 +72,7 @@ class Backbone:
 
     Attributes:
         name: the value of `patch_embed`.
-        load: imports the module that builds the backbone.
+        load: imports the backbone's module and returns its builder.
         channels: the only supported number of channels; None for any.
         patch_size: the only supported patch size in pixels; None for any.
         release: the backbone's own released weights; None if there are none.
@@ -84,7 +85,7 @@ class Backbone:
     release: Release | None = None
 
     def mismatches(self, network: NetworkConfig) -> tuple[Mismatch, ...]:
-        """The settings of a network that do not suit this backbone."""
+        """The network settings that are incompatible with this backbone."""
         wanted = {"channels": self.channels, "patch_size": self.patch_size}
         actual = {"channels": network.channels, "patch_size": network.patch_size}
         return tuple(
@@ -98,7 +99,7 @@ def find_backbone(name: str) -> Backbone:
     """The registered backbone of this name.
 
     Raises:
-        ValueError: there is none; the message lists the registered names.
+        ValueError: no backbone has this name; the message lists the registered names.
     """
     if name not in BACKBONES:
         raise ValueError(f"unknown patch embedding {name!r}: expected one of {', '.join(BACKBONES)}")
@@ -109,12 +110,13 @@ def build_patch_embed(network: NetworkConfig, dtype: "torch.dtype") -> "PatchEmb
     """Build the patch embedding that a network names, without weights.
 
     Raises:
-        ValueError: there is no such backbone, or the network's channels or patch size do not suit it.
+        ValueError: no backbone has this name, or the network's number of channels or patch size is incompatible with
+            the backbone.
     """
     backbone = find_backbone(network.patch_embed)
     for mismatch in backbone.mismatches(network):
         setting = mismatch.field.replace("_", " ")
-        raise ValueError(f"{backbone.name} requires {setting} {mismatch.expected}, the network has {mismatch.actual}")
+        raise ValueError(f"{backbone.name} requires {setting} {mismatch.expected}, got {mismatch.actual}")
     return backbone.load().build(network, dtype)
 
 

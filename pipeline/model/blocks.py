@@ -1,4 +1,4 @@
-"""The transformer block of frame blocks, global blocks and DINOv2."""
+"""The transformer block that frame blocks, global blocks and DINOv2 share."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from .attention import Mixer
 
 
 class LayerScale(nn.Module):
-    """A learnt factor `gamma` per channel of a residual branch, in float32."""
+    """Scales each channel of a residual branch by a learnt factor `gamma`, in float32."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ class Block(nn.Module):
 
     Args:
         attn: the mixing layer, with C channels, called by the mixer that is passed to `forward`.
-        channels: C.
-        hidden: channels inside the MLP.
+        channels: C, the number of channels.
+        hidden: number of channels inside the MLP.
         eps: epsilon of the two norms.
         dtype: number format of the MLP.
     """

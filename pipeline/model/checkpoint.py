@@ -1,18 +1,18 @@
 """The model with its weights: from a file, random from a seed, or a released backbone with random weights around it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import torch
 from torch import Tensor
 
 from ..config import ModelConfig
-from ..errors import ModelError
+from ..errors import CheckpointError
 from .devices import torch_dtype
 from .key_matching import BACKBONE, backbone_weights, checkpoint_weights
 from .network import Network
 from .presets import builder_for
-from .random_init import random_weights
+from .random_init import random_weights as random_tensors
 from .weight_files import file_sha256
 
 
@@ -28,7 +28,7 @@ def load_model(config: ModelConfig) -> tuple[Network, str]:
         `sha256:<hex>+random:<seed>` where only the backbone is from a file.
 
     Raises:
-        ModelError: the file cannot be read, or does not hold exactly this network's weights.
+        CheckpointError: the file cannot be read, or does not hold exactly this network's weights.
         ValueError: the network's shape is impossible.
     """
     device, model = torch.device(config.device), blank_model(config)
@@ -50,26 +50,31 @@ def blank_model(config: ModelConfig) -> Network:
         return build(config.network, torch_dtype(config.dtype))
 
 
+def random_weights(model: Network, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Names and float32 values of all weights of a model, drawn from a seed."""
+    return random_tensors(model.state_dict(), seed)
+
+
 def weights_name(config: ModelConfig) -> str:
     """The name of a model's weights as `load_model` returns it; hashes their file, but loads nothing.
 
     Raises:
-        ModelError: the file cannot be read.
+        CheckpointError: the file cannot be read.
         ValueError: the network's shape is impossible.
     """
     try:
         return _name(blank_model(config), config)
     except OSError as exc:
-        raise ModelError(f"checkpoint {exc.filename}: {exc.strerror}") from exc
+        raise CheckpointError(f"checkpoint {exc.filename}: {exc.strerror}") from exc
 
 
 def _weights(model: Network, config: ModelConfig) -> Iterable[tuple[str, Tensor]]:
     if config.checkpoint is not None:
         return checkpoint_weights(model, config.checkpoint)
     if config.backbone_checkpoint is None:
-        return random_weights(model.state_dict(), config.seed)
+        return random_weights(model, config.seed)
     weights = backbone_weights(model, config.backbone_checkpoint)
-    return chain(weights, random_weights(_outside_backbone(model), config.seed))
+    return chain(weights, random_tensors(_outside_backbone(model), config.seed))
 
 
 def _name(model: Network, config: ModelConfig) -> str:

@@ -10,14 +10,14 @@ from .patch_embed import PatchEmbedding
 
 
 class ConvPatches(PatchEmbedding):
-    """One convolution whose kernel and stride are a patch."""
+    """One convolution, whose kernel size and stride both equal the patch size."""
 
     def __init__(self, channels: int, patch_size: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.proj = nn.Conv2d(3, channels, patch_size, stride=patch_size, dtype=dtype)
 
     def forward(self, images: Tensor) -> Tensor:
-        # By default cuDNN rounds the inputs of a float32 convolution to TF32, which costs 1e-3.
+        # By default cuDNN rounds the inputs of a float32 convolution to TF32, which causes errors of 1e-3.
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             grid: Tensor = self.proj(images.to(self.proj.weight.dtype))
         return grid.flatten(2).transpose(1, 2).float()

@@ -1,17 +1,17 @@
-"""Converts an attention checkpoint into a hybrid whose global blocks are partly Kimi Delta Attention, for training.
+"""Converts an attention checkpoint, for training, into a hybrid in which some global blocks use Kimi Delta Attention.
 
 The new blocks are useless without training. The projections of queries, keys, values and outputs are copied. Weights
 that only a delta block has are initialised so that the block passes on and remembers its current input:
 
 * convolutions: the tap of the current token is 1, the others are 0;
-* decay: -log decay per token = softplus(dt_bias), since A_log = 0 and f_proj returns 0, so the state loses half in
-  `half_life_tokens` tokens. Only dt_bias makes the decay slow: an output of f_proj of the same magnitude, about 11,
-  still opens the gate, whereas a small exp(A_log) would keep it shut for any input;
-* beta: b_proj returns 0, whose sigmoid is 0.5;
-* output gate: g_proj returns its bias, and the weight of o_norm cancels its sigmoid.
+* decay: -log decay per token = softplus(dt_bias), since A_log = 0 and f_proj returns 0. dt_bias is chosen so that the
+  state halves in `half_life_tokens` tokens. Only dt_bias makes the decay slow: an f_proj output of the same magnitude,
+  about 11, still opens the decay gate, whereas a small exp(A_log) would keep the gate shut for any input;
+* beta: b_proj returns 0, so beta is sigmoid(0) = 0.5;
+* output gate: g_proj returns its bias, and the weight of o_norm cancels the sigmoid of that bias.
 
-The second layers of f_proj and g_proj and all of b_proj are 0. The first layers of f_proj and g_proj are random: if
-both layers were 0, neither would get a gradient.
+The weights of b_proj and of the second layers of f_proj and g_proj are 0. The first layers of f_proj and g_proj are
+random: if both layers were 0, neither would get a gradient.
 """
 
 import math
@@ -29,7 +29,7 @@ from ..config import MixerName, NetworkConfig
 from ..errors import ModelError
 from ..files.tensors import Entry, dtype_name, tensor_bytes, write_tensor_file
 from .aggregator import Aggregator
-from .key_matching import checkpoint_weights
+from .key_matching import match_checkpoint
 from .mismatch_hints import AGGREGATOR
 from .random_init import seeded_generator
 from .weight_files import file_sha256, read_state_dict
@@ -40,10 +40,10 @@ GATE_BIAS = 3.0
 """Bias of the output gate: its sigmoid, 0.953, is close to 1 but not saturated."""
 
 TAPS = 4
-"""Width of the short convolutions."""
+"""Width of the short convolutions, in tokens."""
 
 LOST = ("attn.qkv.bias", "attn.q_norm", "attn.k_norm", "attn.proj.bias", "the rotary positions")
-"""What a delta block has no use for."""
+"""The parts of an attention block that a delta block does not use."""
 
 NOTE = (
     "converted from an attention checkpoint and NOT trained since: the delta blocks start from its projections, and "
@@ -59,7 +59,7 @@ class Conversion:
 
     Attributes:
         blocks: indices of the global blocks that became delta blocks.
-        half_life_tokens: tokens after which a delta block's state has lost half.
+        half_life_tokens: number of tokens in which a delta block's state halves, before training.
         copied: number of tensors that are copied unchanged.
         note: a warning about the result, also in the file's metadata.
     """
@@ -81,19 +81,21 @@ def convert(
 ) -> Conversion:
     """Convert a checkpoint of attention blocks into one whose global blocks follow a pattern of mixers.
 
-    The source's tensors are memory-mapped and written one by one. Tensors of heads and the prefix of the keys do not
-    change. Projections keep the source's number format; decay and the norm's weights are float32.
+    The source's tensors are memory-mapped and written one by one. Tensors of the camera, depth and point heads
+    and the prefix of the keys do not change. Projections keep the source's number format; the parameters of the decay
+    and the weights of the norm are float32.
 
     Args:
         source: a checkpoint that `checkpoint_weights` accepts.
-        target: the safetensors file to write, atomically.
-        network: the source's shape.
-        mixers: the mixers of the global blocks, a pattern that repeats, with at least one `kda`.
-        half_life_tokens: tokens after which a delta block's state has lost half, before training.
+        target: the safetensors file, which is written atomically.
+        network: the shape of the source's network.
+        mixers: the mixers of the global blocks: a pattern that repeats and contains at least one `kda`.
+        half_life_tokens: number of tokens in which a delta block's state halves, before training.
         seed: seed of the random layers.
 
     Raises:
-        ModelError: the source cannot be read or does not hold exactly this network; or the target cannot be written.
+        ModelError: the source cannot be read or does not hold exactly this network (CheckpointError); or the target
+            cannot be written.
         ValueError: the pattern names no delta block, or the half-life is not positive.
     """
     blocks = _delta_blocks(mixers, network)
@@ -101,12 +103,13 @@ def convert(
         raise ValueError(f"half_life_tokens must be more than 0, got {half_life_tokens}")
     with torch.device("meta"):
         model = Aggregator(replace(network, mixers=("attention",)), torch.float32)
-    checkpoint_weights(model, source)  # raises where keys are missing, unexpected or of another shape
+    tensors = read_state_dict(source)
+    prefix = match_checkpoint(model.state_dict(), tensors, source).prefix
     gates = _Gates(network, half_life_tokens, seed)
     entries: list[Entry] = []
     copied = 0
-    for name, value in read_state_dict(source).items():
-        made = _convert_tensor(name, value, blocks, gates)
+    for name, value in tensors.items():
+        made = _convert_tensor(name, prefix, value, blocks, gates)
         entries += [_entry(key, part) for key, part in made]
         copied += [key for key, _ in made] == [name]
     conversion = Conversion(blocks, half_life_tokens, copied, NOTE)
@@ -127,14 +130,16 @@ def _delta_blocks(mixers: Sequence[MixerName], network: NetworkConfig) -> tuple[
     blocks = tuple(number for number, mixer in enumerate(target) if mixer == "kda")
     if not blocks:
         raise ValueError(
-            f"expected a pattern with kda for at least one of {network.depth} blocks, got {','.join(mixers)}"
+            f"expected a pattern that gives kda to at least one of {network.depth} blocks, got {','.join(mixers)}"
         )
     return blocks
 
 
-def _convert_tensor(name: str, value: Tensor, blocks: tuple[int, ...], gates: "_Gates") -> list[tuple[str, Tensor]]:
+def _convert_tensor(
+    name: str, prefix: str, value: Tensor, blocks: tuple[int, ...], gates: "_Gates"
+) -> list[tuple[str, Tensor]]:
     # The source's tensor itself, tensors of a delta block, or nothing.
-    prefix = AGGREGATOR if name.startswith(AGGREGATOR) else ""
+    prefix += AGGREGATOR if name.startswith(prefix + AGGREGATOR) else ""
     match = _GLOBAL.fullmatch(name.removeprefix(prefix))
     if match is None or int(match[1]) not in blocks:
         return [(name, value)]

@@ -1,7 +1,8 @@
-"""The Kimi Delta Attention layer (arXiv 2510.26692): one matrix per head, of constant size, holds a stream's past.
+"""The Kimi Delta Attention layer (arXiv 2510.26692), which keeps a stream's past in one fixed-size matrix per head.
 
-Dimension letters: B batch, T tokens, C channels, H query/key heads, HV value heads, K and V widths of a key and a
-value, N sequences of a call, D = 2 H K + HV V channels of the short convolution.
+Dimension letters: B is the batch size, T the number of tokens per batch row, C the number of channels, H the number of
+query and key heads, HV the number of value heads, K the width of a query or key, V the width of a value, N the number
+of sequences per call, and D = 2 H K + HV V the number of channels of the short convolution.
 """
 
 import math
@@ -22,10 +23,11 @@ from .delta_state import WHOLE, DeltaAttentionConfig, DeltaAttentionState, Seque
 from .merged_weights import MergedWeights
 
 FEW_TOKENS = 64
-"""Tokens per sequence up to which the recurrent kernel, one pass token by token, is faster than the chunked one."""
+"""Largest number of tokens per sequence for which the recurrent kernel, which goes token by token, is faster than
+the chunked kernel."""
 
 BOUND_KEY = "lower_bound"
-"""Key of a bounded gate in a state dict; weights of a softplus gate, such as the public ones, do not have it."""
+"""State dict key of a bounded gate. Weights of a softplus gate, such as the public weights, do not have this key."""
 
 
 class GatedRMSNorm(nn.Module):
@@ -62,7 +64,7 @@ class KimiDeltaAttention(nn.Module):
     Parameters have the names of the public weights: `{q,k,v}_proj`, `{q,k,v}_conv1d`, `f_proj.{0,1}`, `b_proj`,
     `A_log`, `dt_bias`, `g_proj.{0,1}`, `o_norm`, `o_proj`.
 
-    The state dict of a layer with a bounded gate holds `lower_bound`. Loading weights of the other gate raises
+    The state dict of a layer with a bounded gate holds `lower_bound`. Loading weights of the other kind of gate raises
     ValueError, since the results would be silently wrong.
 
     Args:
@@ -86,7 +88,7 @@ class KimiDeltaAttention(nn.Module):
             nn.Linear(config.value_dim, config.value_heads * config.head_dim, bias=False, dtype=dtype),
         )
         self.b_proj = nn.Linear(C, config.value_heads, bias=False, dtype=dtype)
-        # The public layer's range, 1 to 16, but evenly spaced: a generator on the meta device imports half of torch.
+        # The public layer's range, 1 to 16, but evenly spaced: to draw on the meta device would import half of torch.
         rates = [math.log(1 + 15 * (head + 0.5) / config.value_heads) for head in range(config.value_heads)]
         self.A_log = nn.Parameter(torch.tensor(rates))
         self.dt_bias = nn.Parameter(torch.zeros(config.value_heads * config.head_dim))
@@ -114,9 +116,9 @@ class KimiDeltaAttention(nn.Module):
 
         Args:
             tokens: in any float dtype.
-            state: one row per sequence, which is not changed, or None for new streams. With `sequences.rows` it is a
-                pool, whose written rows are updated in place.
-            sequences: how the tokens are cut.
+            state: None for new streams; otherwise a state with one row per sequence, which is not changed. With
+                `sequences.rows` the state is a pool, whose written rows are updated in place.
+            sequences: how the tokens are cut into sequences.
             read_only: whether the state is only read, as for a frame that is not a keyframe.
 
         Returns:
@@ -124,12 +126,13 @@ class KimiDeltaAttention(nn.Module):
             is a pool or only read.
 
         Raises:
-            ValueError: an argument does not fit; the message names it, the expected shape and the actual one.
+            ValueError: an argument has the wrong shape or is missing; the message names the argument, what was expected
+                and what was passed.
         """
         if tokens.dim() != 3 or tokens.shape[2] != self.config.channels:
             raise ValueError(f"tokens: expected shape [B, T, {self.config.channels}], got {list(tokens.shape)}")
         if sequences.rows is not None and state is None:
-            raise ValueError("state: expected a pool with sequences.rows, got None")
+            raise ValueError("state: expected a pool, since sequences.rows is set, got None")
         if read_only or sequences.rows is None:
             sequences = Sequences(sequences.cu_seqlens, sequences.cu_seqlens_cpu, sequences.rows)
         tokens = tokens.to(self.q_proj.weight.dtype)
@@ -248,4 +251,4 @@ def _check_gate(prefix: str, stored: float | None, expected: float | None) -> No
     if stored == expected:
         return
     forms = ["softplus" if bound is None else f"lower_bound {bound}" for bound in (expected, stored)]
-    raise ValueError(f"{prefix}{BOUND_KEY}: the config expects the {forms[0]} gate, the weights have {forms[1]}")
+    raise ValueError(f"{prefix}{BOUND_KEY}: the config expects the {forms[0]} gate, but the weights have {forms[1]}")

@@ -16,9 +16,9 @@ class DeltaAttentionConfig:
     """Shape and options of one layer.
 
     Attributes:
-        channels: C.
-        heads, head_dim: H and K, of queries and keys.
-        value_heads, value_dim: HV and V, of values.
+        channels: C, the number of channels.
+        heads, head_dim: H and K, the number and the width of query and key heads.
+        value_heads, value_dim: HV and V, the number and the width of value heads.
         lower_bound: None for the softplus gate, else the bound of the bounded gate, in [-5, 0).
         allow_neg_eigval: whether beta is in (0, 2) instead of (0, 1).
         short_convolution: whether queries, keys and values go through a causal convolution.
@@ -37,32 +37,32 @@ class DeltaAttentionConfig:
 
     @property
     def key_channels(self) -> int:
-        """H K."""
+        """H K, the number of query channels, which is also the number of key channels."""
         return self.heads * self.head_dim
 
     @property
     def value_channels(self) -> int:
-        """HV V."""
+        """HV V, the number of value channels."""
         return self.value_heads * self.value_dim
 
     @property
     def mixed_channels(self) -> int:
-        """D: queries, keys and values side by side, the channels of the convolution."""
+        """D, the number of channels of the convolution: queries, keys and values side by side."""
         return 2 * self.key_channels + self.value_channels
 
     @property
     def cuts(self) -> tuple[int, int]:
-        """The first key channel and the first value channel among the D channels."""
+        """The indices of the first key channel and of the first value channel among the D channels."""
         return self.key_channels, 2 * self.key_channels
 
     def state_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of a layer's state of one stream, with weights of `dtype`."""
+        """Size in bytes of one stream's state in a layer whose weights are in `dtype`."""
         recurrent = self.value_heads * self.head_dim * self.value_dim * torch.float32.itemsize
         return recurrent + (KEPT * self.mixed_channels * dtype.itemsize if self.short_convolution else 0)
 
 
 def streaming_config(channels: int, heads: int) -> DeltaAttentionConfig:
-    """The layer of a global block: as many heads of the same width as attention has in its place.
+    """The config of a global block's layer, with as many heads, of the same width, as the attention that it replaces.
 
     Raises:
         ValueError: `channels` is not a multiple of `heads`.
@@ -75,7 +75,7 @@ def streaming_config(channels: int, heads: int) -> DeltaAttentionConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeltaAttentionState:
-    """The state of one layer, one row per stream: the rows of a call, or all rows of a pool.
+    """The state of one layer, with one row per stream: either the rows for one call, or all rows of a pool.
 
     Attributes:
         recurrent: [N, HV, K, V] float32.
@@ -92,13 +92,13 @@ class DeltaAttentionState:
         return (self.recurrent,) if self.convolution is None else (self.recurrent, self.convolution)
 
     def clone(self) -> "DeltaAttentionState":
-        """A copy that shares no memory: a snapshot."""
+        """A snapshot: a copy that shares no memory with this state."""
         return DeltaAttentionState(
             self.recurrent.clone(), None if self.convolution is None else self.convolution.clone()
         )
 
     def reset(self, rows: Tensor) -> None:
-        """Zero the state in `rows` [n], in place; none of them may be -1."""
+        """Zero the state's rows with the numbers `rows` [n], in place. No number may be -1."""
         self.recurrent.index_fill_(0, rows.long(), 0)
         if self.convolution is not None:
             self.convolution.index_fill_(0, rows.long(), 0)
@@ -117,11 +117,11 @@ class Sequences:
     """How the tokens of a call are cut into sequences, and which rows of a pool hold their state.
 
     Attributes:
-        cu_seqlens: [N + 1] cuts of a batch of 1; None if each row of the batch is a sequence.
-        cu_seqlens_cpu: the same on the CPU, so that the kernel is selected by the longest sequence without waiting for
-            the device.
-        rows: [N] pool rows that are read, -1 for padding; None if the state is not a pool.
-        written_rows: [N] pool rows that are written, -1 to write nothing; None for `rows`.
+        cu_seqlens: [N + 1] token offsets at which a batch of 1 is cut; None if each row of the batch is a sequence.
+        cu_seqlens_cpu: the same offsets on the CPU, so that the kernel is selected by the longest sequence without
+            waiting for the device.
+        rows: [N] numbers of the pool rows to read, -1 for padding; None if the state is not a pool.
+        written_rows: [N] numbers of the pool rows to write, -1 to write nothing; None to write the rows in `rows`.
     """
 
     cu_seqlens: Tensor | None = None
@@ -130,7 +130,7 @@ class Sequences:
     written_rows: Tensor | None = None
 
     def longest(self, tokens: int) -> int:
-        """Tokens of the longest sequence; `tokens`, an upper bound, if the cuts are known on the device only."""
+        """Number of tokens in the longest sequence. If the offsets are only on the device: `tokens`, an upper bound."""
         cuts = self.cu_seqlens_cpu
         if cuts is None and self.cu_seqlens is not None and self.cu_seqlens.device.type == "cpu":
             cuts = self.cu_seqlens

@@ -15,23 +15,24 @@ from .patch_embed import TransformerPatches
 
 EPS = 1e-6
 GRID = 37
-"""Rows and columns of the learnt position embedding."""
+"""Number of rows, and of columns, of the learnt position embedding."""
 REGISTERS = 4
 MLP_RATIO = 4
 MASK = "mask_token"
 """The token for masked patches, used in training only."""
 CACHED_GRIDS = 8
-"""Grids whose resampled position embedding is cached. With more image sizes than this it is recomputed each step."""
+"""Maximum number of grids whose resampled position embedding is cached. With more image sizes, the embedding is
+recomputed at each step."""
 
 
 class DinoPatches(TransformerPatches):
     """DINOv2 with registers; returns the patch tokens after the final norm.
 
     Args:
-        channels: C.
-        heads: attention heads.
+        channels: C, the number of channels.
+        heads: number of attention heads.
         depth: number of blocks.
-        patch_size: pixels along a side of a patch.
+        patch_size: side length of a patch in pixels.
         dtype: number format of linear layers and convolutions.
     """
 
@@ -55,7 +56,10 @@ class DinoPatches(TransformerPatches):
         return out
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Cls token, registers and patches with their positions, float32 [F, 5 + rows * columns, C]."""
+        """See `TransformerPatches`: the cls token, the registers and the patches, float32 [F, 5 + rows * columns, C].
+
+        The position embedding has been added to the cls token and to the patches.
+        """
         frames = images.shape[0]
         rows, columns = (side // self._patch_size for side in images.shape[2:])
         patches = self.patch_embed(images) + self.patch_positions(rows, columns)
@@ -63,7 +67,7 @@ class DinoPatches(TransformerPatches):
         return torch.cat((first, self.register_tokens.expand(frames, -1, -1), patches), dim=1)
 
     def grid_constants(self, rows: int, columns: int) -> tuple[Tensor, ...]:
-        """See `PatchEmbedding`: the position embedding."""
+        """See `PatchEmbedding`. The only such tensor is the resampled position embedding."""
         return (self.patch_positions(rows, columns),)
 
     def patch_positions(self, rows: int, columns: int) -> Tensor:
@@ -99,16 +103,16 @@ class Dinov2Builder:
         return DinoPatches(self.channels, self.heads, self.depth, network.patch_size, dtype)
 
     def from_release(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """See `BackboneBuilder`: the names are the module's own."""
+        """See `BackboneBuilder`. The released names are those of the module's parameters."""
         return {name: value for name, value in tensors.items() if name != MASK}
 
     def explain_mismatch(self, tensors: Mapping[str, Tensor]) -> str:
         """See `BackboneBuilder`."""
         if any(name.startswith(("embeddings.", "encoder.layer.")) for name in tensors):
-            return "it looks like a conversion for another library: the file released by DINOv2's authors is required"
+            return "the file looks like a conversion for another library: use the file that DINOv2's authors released"
         if "cls_token" in tensors and "register_tokens" not in tensors:
-            return "it looks like DINOv2 without registers: the file with registers has reg4 in its name"
+            return "the file looks like DINOv2 without registers: the file with registers has reg4 in its name"
         positions = tensors.get("pos_embed")
         if positions is not None and positions.ndim == 3 and positions.shape[1] != 1 + GRID**2:
-            return f"it has {positions.shape[1] - 1} positions: a grid of {GRID} x {GRID} is required"
+            return f"the file has {positions.shape[1] - 1} positions: a grid of {GRID} x {GRID} is required"
         return ""

@@ -1,15 +1,17 @@
 """Weights from a file, matched key by key: exactly the network's tensors, or an error that names what differs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
-from ..errors import ModelError
+from ..errors import CheckpointError
 from .backbones import BACKBONES, find_backbone
 from .mismatch_hints import AGGREGATOR, hint_for_backbone, hint_for_checkpoint
 from .network import Network
 from .weight_files import read_state_dict
+from .weight_paths import shard_hint
 
 BACKBONE = "patch_embed."
 """Prefix of the backbone's keys."""
@@ -21,36 +23,89 @@ MAX_NAMED_KEYS = 10
 """Keys that an error message lists."""
 
 
+@dataclass(frozen=True, slots=True)
+class MatchedKeys:
+    """A file's tensors under the network's names.
+
+    Attributes:
+        prefix: what every key of the file begins with beyond the network's names, such as `module.`; may be empty.
+        tensors: the tensors without it.
+        found: those that belong to the network or to nothing known, by the network's names.
+    """
+
+    prefix: str
+    tensors: Mapping[str, Tensor]
+    found: dict[str, Tensor]
+
+
 def checkpoint_weights(model: Network, path: Path) -> Iterator[tuple[str, Tensor]]:
     """Yield names and values, in the file's number format, for all of a model's weights.
 
     The file is a bare network, or a full checkpoint that has the network under `aggregator.`; the weights of heads are
-    skipped. A value is released once it has been yielded.
+    skipped. All keys may share a prefix, such as `module.`. A value is released once it has been yielded.
 
     Raises:
-        ModelError: the file cannot be read, or keys are missing, unexpected, of the wrong shape or not floating-point;
-            the message lists up to ten.
+        CheckpointError: the file cannot be read, or keys are missing, unexpected, of the wrong shape or not
+            floating-point; the message lists up to ten.
     """
-    found, wanted = _network_keys(read_state_dict(path)), model.state_dict()
-    _check_keys(path, wanted, found, hint_for_checkpoint(wanted, found))
+    wanted = model.state_dict()
+    found = match_checkpoint(wanted, read_state_dict(path), path).found
     return ((name, found.pop(name)) for name in wanted)
+
+
+def match_checkpoint(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> MatchedKeys:
+    """Match the tensors of the file at `path` with a whole network's state dict; the errors of `checkpoint_weights`."""
+    matched = _match(wanted, tensors, _network_keys)
+    _check_keys(path, wanted, matched, hint_for_checkpoint(wanted, matched.found))
+    return matched
 
 
 def backbone_weights(model: Network, path: Path) -> Iterator[tuple[str, Tensor]]:
     """Yield names and values for a model's patch embedding, from a file that the backbone's authors released.
 
     Raises:
-        ModelError: the file cannot be read; keys are missing, unexpected or of the wrong shape, of which the message
-            lists up to ten, with what the file looks like; or the backbone has no released weights.
+        CheckpointError: the file cannot be read; keys are missing, unexpected or of the wrong shape, of which the
+            message lists up to ten, with what the file looks like; or the backbone has no released weights.
     """
     backbone = find_backbone(model.network.patch_embed)
     if backbone.release is None:
-        raise ModelError(f"checkpoint {path}: patch_embed {backbone.name!r} has no released weights to load")
+        raise CheckpointError(f"checkpoint {path}: patch_embed {backbone.name!r} has no released weights to load")
+    builder = backbone.load()
     wanted = {name: value for name, value in model.state_dict().items() if name.startswith(BACKBONE)}
-    tensors = read_state_dict(path)
-    found = {BACKBONE + name: value for name, value in backbone.load().from_release(tensors).items()}
-    _check_keys(path, wanted, found, hint_for_backbone(backbone, tensors))
+
+    def named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {BACKBONE + name: value for name, value in builder.from_release(tensors).items()}
+
+    matched = _match(wanted, read_state_dict(path), named)
+    _check_keys(path, wanted, matched, hint_for_backbone(backbone, matched.tensors))
+    found = matched.found
     return ((name, found.pop(name)) for name in wanted)
+
+
+def _match(
+    wanted: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+    named: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
+) -> MatchedKeys:
+    # Without the prefix that leaves most of the wanted keys, if that is most of them: else nothing is stripped.
+    best = MatchedKeys("", tensors, named(tensors))
+    most = max(len(best.found.keys() & wanted.keys()), len(wanted) // 2)
+    for prefix in _common_prefixes(tensors):
+        stripped = {name.removeprefix(prefix): value for name, value in tensors.items()}
+        matched = MatchedKeys(prefix, stripped, named(stripped))
+        if (count := len(matched.found.keys() & wanted.keys())) > most:
+            best, most = matched, count
+    return best
+
+
+def _common_prefixes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    # `module.`, `module._orig_mod.` and so on, as far as all keys have them in common.
+    prefix = ""
+    for part in min(tensors, default="").split(".")[:-1]:
+        prefix += f"{part}."
+        if f"{part}." == AGGREGATOR or not all(name.startswith(prefix) for name in tensors):
+            return
+        yield prefix
 
 
 def _network_keys(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -61,27 +116,34 @@ def _network_keys(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in own.items() if name not in unused}
 
 
-def _check_keys(path: Path, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], hint: str) -> None:
-    problems = [
-        *(f"missing {name}" for name in wanted if name not in found),
-        *(f"unexpected {name}" for name in found if name not in wanted),
+def _check_keys(path: Path, wanted: Mapping[str, Tensor], matched: MatchedKeys, hint: str) -> None:
+    found = matched.found
+    missing = [f"missing {name}" for name in wanted if name not in found]
+    unexpected = [f"unexpected {matched.prefix}{name}" for name in found if name not in wanted]
+    common = [(name, found[name], value) for name, value in wanted.items() if name in found]
+    others = [
         *(
-            f"{name} has shape {tuple(found[name].shape)}, expected {tuple(value.shape)}"
-            for name, value in wanted.items()
-            if name in found and found[name].shape != value.shape
+            f"{name} has shape {tuple(its.shape)}, expected {tuple(value.shape)}"
+            for name, its, value in common
+            if its.shape != value.shape
         ),
         *(
-            f"{name} is {found[name].dtype}, expected a floating-point format"
-            for name in wanted
-            if name in found and not found[name].dtype.is_floating_point
+            f"{name} is {its.dtype}, expected a floating-point format"
+            for name, its, _ in common
+            if not its.dtype.is_floating_point
         ),
     ]
-    if problems:
-        raise ModelError(_describe(path, problems, hint))
+    if missing or unexpected or others:
+        prefix = f"all its keys begin with `{matched.prefix}`" if matched.prefix else ""
+        hints = "; ".join(filter(None, (shard_hint(path) or hint, prefix)))
+        raise CheckpointError(_describe(path, missing, unexpected, others, hints))
 
 
-def _describe(path: Path, problems: list[str], hint: str) -> str:
-    named = "; ".join(problems[:MAX_NAMED_KEYS])
-    more = f"; and {len(problems) - MAX_NAMED_KEYS} more" if len(problems) > MAX_NAMED_KEYS else ""
-    looks = f" ({hint})" if hint else ""
-    return f"checkpoint {path} does not fit the network{looks}, {len(problems)} keys differ: {named}{more}"
+def _describe(path: Path, missing: list[str], unexpected: list[str], others: list[str], hints: str) -> str:
+    # The file's own keys show what it is, so missing ones leave room for half as many of those.
+    room = MAX_NAMED_KEYS - min(len(unexpected), MAX_NAMED_KEYS // 2)
+    count = len(missing) + len(unexpected) + len(others)
+    named = [*missing[:room], *unexpected, *others][:MAX_NAMED_KEYS]
+    more = f"; and {count - len(named)} more" if count > len(named) else ""
+    looks = f" ({hints})" if hints else ""
+    return f"checkpoint {path} does not fit the network{looks}, {count} keys differ: {'; '.join(named)}{more}"

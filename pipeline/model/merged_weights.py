@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 ROWS = 64
-"""Merged rows are padded to a multiple of this: 128 bytes in 16 bits, so each row of a product starts a cache line."""
+"""The number of merged rows is padded to a multiple of this. Each row of a product then has a multiple of 128 bytes in
+16-bit formats, so it starts at a cache line."""
 
 Layer = nn.Linear | nn.Conv1d
 
@@ -18,19 +19,19 @@ Layer = nn.Linear | nn.Conv1d
 class MergedWeights:
     """The merged weights of some layers.
 
-    They are merged at the first use, and again whenever a weight has been replaced: loaded by assignment, moved to
-    another device or converted to another number format. In-place writes go to the merged tensor directly.
+    The weights are merged at the first use, and again whenever a weight has been replaced: loaded by assignment, moved
+    to another device or converted to another number format. In-place writes go to the merged tensor directly.
     """
 
     def __init__(self) -> None:
         self._merged: Tensor | None = None
 
     def rows(self, layers: Sequence[nn.Linear]) -> Tensor:
-        """Merge weights [n, C] of linear layers into [sum of n, C], padded with zeros to a multiple of `ROWS`."""
+        """Merge weights [n, C] of linear layers into [sum of n, C], zero-padded to a multiple of `ROWS` rows."""
         return self._get(layers, lambda n, weight: weight.new_zeros(-(-n // ROWS) * ROWS, weight.shape[1]))
 
     def taps(self, layers: Sequence[nn.Conv1d]) -> Tensor:
-        """Merge weights [n, 1, W] of depthwise convolutions into [sum of n, 1, W], with a tap's channels contiguous."""
+        """Merge depthwise convolution weights [n, 1, W] into [sum of n, 1, W], with each tap's channels contiguous."""
         return self._get(layers, lambda n, weight: weight.new_zeros(weight.shape[2], n).t()[:, None])
 
     def _get(self, layers: Sequence[Layer], zeros: Callable[[int, Tensor], Tensor]) -> Tensor:

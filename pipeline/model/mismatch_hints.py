@@ -35,13 +35,13 @@ def hint_for_backbone(backbone: Backbone, found: Mapping[str, Tensor]) -> str:
 
 def _hint_for_shape(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
     mine, its = _mixers(wanted), _mixers(found)
-    if len(its) != len(mine):
+    if its and len(its) != len(mine):
         return f"it has {len(its)} global blocks, the network has {len(mine)}: is it for another preset or depth?"
     token = "camera_token"
     if token in found and token in wanted and found[token].shape[-1:] != wanted[token].shape[-1:]:
         channels = found[token].shape[-1]
         return f"it has {channels} channels, the network has {wanted[token].shape[-1]}: is it for another preset?"
-    if its != mine:
+    if its and its != mine:
         return f"its global blocks are {', '.join(its)}: set mixers"
     return ""
 

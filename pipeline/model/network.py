@@ -13,7 +13,7 @@ class FrameNumbers:
     """The positions of a step's F frames in their streams.
 
     Attributes:
-        times: number of frames committed to the stream before each frame, without an upper limit.
+        times: for each frame, the number of frames committed to its stream before it; there is no upper limit.
         first: whether each frame is its stream's very first.
         scale: whether each frame is one of its stream's first `scale_frames`.
     """
@@ -39,12 +39,12 @@ class LayerOutput:
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
-        """The tensors that are published side by side."""
+        """The tensors that are published side by side: `frame`, and `across` if there is one."""
         return (self.frame,) if self.across is None else (self.frame, self.across)
 
 
 class Network(nn.Module):
-    """Base class of the networks. They hold weights only; the streams' caches are passed to each step.
+    """Base class of the networks. A network holds only weights; the streams' caches are passed to each step.
 
     Attributes:
         network: the network's shape.
@@ -55,12 +55,13 @@ class Network(nn.Module):
     def forward(
         self, images: Tensor, numbers: FrameNumbers, step: CacheStep, layers: tuple[int, ...]
     ) -> tuple[LayerOutput, ...]:
-        """Run a step.
+        """Run one step over F frames.
 
         Args:
             images: float32 [F, 3, h, w], RGB in [0, 1]; h and w are multiples of the patch size.
             numbers: the positions of the frames in their streams.
             step: the step of the streams' caches; each layer up to the last requested one appends to it and attends.
-            layers: pairs of blocks whose output is requested, ascending. Later pairs do not run.
+            layers: indices of the pairs of blocks whose outputs are requested, ascending. Pairs after the last one are
+                not run.
         """
         raise NotImplementedError

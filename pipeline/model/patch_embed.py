@@ -1,4 +1,4 @@
-"""Patch embeddings: normalised images to patch tokens. The registry in `backbones` lists the implementations."""
+"""Base classes of patch embeddings, which turn normalised images into patch tokens; `backbones` lists subclasses."""
 
 from torch import Tensor, nn
 
@@ -15,9 +15,9 @@ class PatchEmbedding(nn.Module):
         raise NotImplementedError
 
     def grid_constants(self, rows: int, columns: int) -> tuple[Tensor, ...]:
-        """Tensors that `forward` reads for a grid of patches, besides weights; computed if they are not cached.
+        """The tensors, other than weights, that `forward` reads for a grid of patches; computed if not cached.
 
-        A captured CUDA graph holds on to them, since the cache may drop them.
+        A captured CUDA graph keeps references to these tensors, since the cache may drop them.
         """
         return ()
 
@@ -25,13 +25,13 @@ class PatchEmbedding(nn.Module):
 class TransformerPatches(PatchEmbedding):
     """A patch embedding that is a stack of `Block`s in which each frame attends to itself, without rotary positions.
 
-    Fused execution runs the blocks by fused kernels. It calls the class's parts in the order of `forward`: `tokens`,
-    `blocks`, then `norm` over all but the first `prefix_tokens` tokens.
+    Fused execution runs the blocks with fused kernels. It calls the parts of this class in the order of `forward`:
+    `tokens`, `blocks`, then `norm` over all but the first `prefix_tokens` tokens.
 
     Attributes:
         blocks: the blocks.
         norm: the norm of the patch tokens.
-        prefix_tokens: tokens before the patch tokens, which are not part of the result.
+        prefix_tokens: number of tokens that precede the patch tokens and are not part of the result.
     """
 
     blocks: nn.ModuleList

@@ -14,7 +14,7 @@ class PatchFeatures(Network):
     """A network without blocks.
 
     Args:
-        network: the network's shape, of which only the patch embedding is used.
+        network: the network's shape; only the settings of the patch embedding are used.
         dtype: number format of linear layers and convolutions; everything else is float32.
 
     Raises:

@@ -1,4 +1,7 @@
-"""Resolves the configured device and number format. Torch, a second to import, is imported only to look for a GPU."""
+"""Resolves the configured device and number format.
+
+Torch takes a second to import, so it is imported only to look for a GPU.
+"""
 
 from ..config import DType
 from ..errors import ModelError
@@ -15,14 +18,28 @@ def resolve_device(device: str) -> str:
     import torch
 
     if device == "auto":
-        return "cuda:0" if torch.cuda.is_available() else "cpu"
+        if torch.cuda.is_available():
+            return "cuda:0"
+        if (fault := _start_fault()) is not None:
+            raise ModelError(
+                f"device 'auto' found CUDA, which does not start: {fault} (device = 'cpu' runs without it)"
+            )
+        return "cpu"
     kind, _, index = device.partition(":")
     if kind != "cuda" or not (index.isdecimal() or device == "cuda"):
         raise ModelError(f"device must be auto, cpu or cuda:<n>, got {device!r}")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if int(index or 0) >= count:
-        raise ModelError(f"device {device!r} does not exist: PyTorch {torch.__version__} sees {count} CUDA devices")
+        fault = None if count else _start_fault()
+        seen = f"PyTorch {torch.__version__} sees {count} CUDA devices" + (f": {fault}" if fault else "")
+        raise ModelError(f"device {device!r} does not exist: {seen}")
     return f"cuda:{int(index or 0)}"
+
+
+def _start_fault() -> str | None:
+    from .devices import start_fault
+
+    return start_fault()
 
 
 def resolve_dtype(dtype: str, device: str) -> DType:

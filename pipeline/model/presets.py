@@ -7,9 +7,10 @@ A preset only fills in defaults: the config can override each of them. Config ch
 * of another family, which has special tokens or blocks of its own: write one module beside this file with a subclass of
   `network.Network` (see `lingbot_map`), and add a `Preset` whose `load_builder` imports it.
 
-A family is configured by a `NetworkConfig`, and its window by a `StreamConfig`: which frames stay whole, which leave
-special tokens, and after how many frames the cache is rebuilt. A rule that these cannot express goes to `cache.window`,
-which alone decides what a frame sees. Fused execution knows the blocks of `Aggregator` only.
+A `NetworkConfig` configures a family's network, and a `StreamConfig` its window: which frames keep all their tokens,
+which keep only their special tokens, and after how many frames the cache is rebuilt. A rule that these settings cannot
+express belongs in `cache.window`, which alone decides what a frame sees. Fused execution supports only the blocks of
+`Aggregator`.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,9 +41,9 @@ class Preset:
     Attributes:
         name: the value of `preset`, also published with every record.
         network: the network's shape.
-        image_width: width in pixels that images are resized to.
-        stream: default settings of its streams.
-        layers: layer pairs that are published by default.
+        image_width: width to which images are resized, in pixels.
+        stream: default settings of the model's streams.
+        layers: indices of the layer pairs that are published by default.
         load_builder: imports the module of the preset's family, and returns the function that builds the network.
     """
 
@@ -61,13 +62,13 @@ TINY = Preset(
     stream=StreamConfig(scale_frames=4, window=8, history_frames=64),
     layers=(0, 1, 2, 3),
 )
-"""Small enough for two CPU cores; there are no released weights."""
+"""A model that is small enough for two CPU cores. It has no released weights."""
 
 LINGBOT_MAP = Preset(
     name="lingbot-map",
     network=NetworkConfig(),
     image_width=518,
-    # Trained on at most 320 frames: it has never seen the temporal positions of later ones.
+    # Trained on at most 320 frames: the network has never seen the temporal positions of later frames.
     stream=StreamConfig(epoch_frames=320),
     layers=(4, 11, 17, 23),
 )
@@ -83,6 +84,6 @@ def default_preset(device: str) -> Preset:
 
 
 def builder_for(name: str) -> "NetworkBuilder":
-    """The function that builds the networks of a model's family; without a preset, LingBot-Map."""
+    """The function that builds the networks of a preset's family; for a name without a preset, that of LingBot-Map."""
     preset = PRESETS.get(name)
     return _load_lingbot_map() if preset is None else preset.load_builder()

@@ -1,4 +1,4 @@
-"""Random weights from a seed, the same numbers on every machine."""
+"""Draws random weights from a seed, with the same numbers on every machine."""
 
 import math
 import zlib
@@ -10,21 +10,21 @@ from torch import Tensor
 
 
 def random_weights(wanted: Mapping[str, Tensor], seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Names and float32 values for the tensors of a state dict; only their names and shapes matter.
+    """Yield a name and random float32 values for each tensor of a state dict. Only names and shapes of `wanted` matter.
 
-    Each tensor is drawn by its own generator, so its values do not depend on which other tensors there are.
+    Each tensor has its own generator, so its values do not depend on which other tensors there are.
     """
     for name, value in wanted.items():
         yield name, torch.from_numpy(random_weight(name, tuple(value.shape), seeded_generator(name, seed)))
 
 
 def seeded_generator(name: str, seed: int) -> np.random.Generator:
-    """The generator of the tensor `name`."""
+    """The random generator for the tensor `name`."""
     return np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
 
 
 def random_weight(name: str, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    """The values of one tensor, float32; their distribution follows from the tensor's name."""
+    """Draw the float32 values of one tensor. The tensor's name determines their distribution."""
     leaf, parent = name.split(".")[-1], name.split(".")[-2:][0]
     if leaf == "gamma":
         return np.full(shape, 0.5, np.float32)
@@ -40,7 +40,7 @@ def random_weight(name: str, shape: tuple[int, ...], generator: np.random.Genera
 
 
 def _draw_decay(leaf: str, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    # Kimi Delta Attention's log decay per token is -exp(A_log) softplus(f + dt_bias): memories of 10 to 1000 tokens.
+    # Kimi Delta Attention's log decay per token is -exp(A_log) softplus(f + dt_bias). Memories last 10 to 1000 tokens.
     if leaf == "A_log":
         return np.zeros(shape, np.float32)
     steps = np.exp(generator.uniform(math.log(1e-3), math.log(1e-1), shape))

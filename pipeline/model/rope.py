@@ -39,15 +39,15 @@ class Rotation:
 
 
 def axis_channels(head_dim: int) -> tuple[int, int, int]:
-    """Split a head's channels into time, row and column: (20, 22, 22) of 64, (40, 44, 44) of 128.
+    """Divide a head's channels among time, row and column: 64 into (20, 22, 22), 128 into (40, 44, 44).
 
     Raises:
-        ValueError: the head is too small or odd.
+        ValueError: the number of channels is odd or too small.
     """
     side = 2 * -(-head_dim // 6)
     time = head_dim - 2 * side
     if time < 2 or time % 2:
-        raise ValueError(f"3D rotary embedding requires an even head dimension of at least 6, got {head_dim}")
+        raise ValueError(f"3D rotary embedding requires an even head dimension of 6 or above 8, got {head_dim}")
     return time, side, side
 
 
@@ -56,8 +56,8 @@ def angles(positions: Tensor, channels: int, base: float) -> Tensor:
 
     Args:
         positions: float64 [...].
-        channels: even.
-        base: the wavelengths are 2 pi times powers of it.
+        channels: an even number of channels.
+        base: the wavelengths are 2 pi times powers of this number.
 
     Returns:
         float64 [..., channels / 2].
@@ -82,7 +82,7 @@ def rotation_2d(rows: int, columns: int, special_tokens: int, head_dim: int, dev
 
 @dataclass(frozen=True, slots=True)
 class SpatialPart:
-    """The row and column part of a 3D rotation, the same for all frames of one size.
+    """The part of a 3D rotation for rows and columns, which is the same for all frames of one size.
 
     Attributes:
         cos, sin: float32 [P, D/2 - time / 2].
@@ -107,9 +107,9 @@ def rotation_3d(times: Tensor, spatial: SpatialPart, head_dim: int) -> Rotation:
     """The rotation across frames.
 
     Args:
-        times: float64 [F], number of frames committed to the stream before each frame.
+        times: float64 [F]; for each frame, the number of frames committed to its stream before it.
         spatial: from `spatial_part`, on the same device.
-        head_dim: D.
+        head_dim: D, the number of channels per head.
     """
     time_channels, _, _ = axis_channels(head_dim)
     angle = angles(times, time_channels, BASE_3D)

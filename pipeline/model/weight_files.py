@@ -1,8 +1,9 @@
-"""Reads weight files: `.safetensors`, `.pt` and `.pth`. Code in a file is never executed."""
+"""Reads weight files: `.safetensors`, what torch.save writes, and shards with an index. Code in a file never runs."""
 
 import hashlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -10,37 +11,44 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..errors import ModelError
+from ..errors import CheckpointError
+from .weight_paths import INDEX, read_index, weight_files
 
 ZIP_START = b"PK\x03\x04"
 OLD_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """First bytes of `.pt` files: as PyTorch writes them, and as it did before 1.6."""
 
 
-def read_state_dict(path: Path) -> Mapping[str, Tensor]:
-    """The tensors of a `.safetensors`, `.pt` or `.pth` file by key.
+SAVED_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+"""Suffixes of files that torch.save writes."""
 
-    A `.pt` file holds the state dict itself, or has it under `model`. Tensors are memory-mapped, except those of `.pt`
-    files from before PyTorch 1.6, which are read.
+WRAPPERS = ("model", "state_dict", "model_state_dict")
+"""Keys under which training frameworks keep the state dict in a `.pt` file."""
+
+
+def read_state_dict(path: Path) -> Mapping[str, Tensor]:
+    """The tensors of a `.safetensors` file, of a file of torch.save, or of all shards that an index names, by key.
+
+    A `.pt` file holds the state dict itself, or has it under one of `WRAPPERS`. Tensors are memory-mapped, except those
+    of `.pt` files from before PyTorch 1.6, which are read.
 
     Raises:
-        ModelError: the file is missing, damaged, of another format, or holds anything but tensors and plain data.
+        CheckpointError: a file is missing, may not be read, is damaged or of another format, holds anything but tensors
+            and plain data, or a shard does not hold what the index says.
     """
-    if path.exists() and not path.is_file():  # opening a pipe would block
-        raise ModelError(f"checkpoint {path} is not a regular file")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path, device="cpu")
-        if path.suffix in (".pt", ".pth"):
-            mapped = _is_zip(path)
-            return _tensors(path, torch.load(path, map_location="cpu", weights_only=True, mmap=mapped))
-    except OSError as error:
-        raise ModelError(f"checkpoint {path}: {error.strerror or error}") from error
-    except pickle.UnpicklingError as error:
-        raise ModelError(f"checkpoint {path} holds objects that could run code: refused") from error
-    except (SafetensorError, RuntimeError, EOFError) as error:
-        raise ModelError(f"checkpoint {path} cannot be read: {error}") from error
-    raise ModelError(f"checkpoint {path}: expected a .safetensors, .pt or .pth file")
+    files = weight_files(path)
+    if not path.name.endswith(INDEX):
+        return _read(path)
+    index, tensors = read_index(path), dict[str, Tensor]()
+    for file in files:
+        own = _read(file)
+        expected = {key for key, name in index.items() if name == file.name}
+        if expected != own.keys():
+            key = min(expected ^ own.keys())
+            which = "lacks" if key in expected else "also holds"
+            raise CheckpointError(f"checkpoint {path}: {file.name} {which} {key}, unlike the index says")
+        tensors.update(own)
+    return tensors
 
 
 def file_note(path: Path) -> str | None:
@@ -50,39 +58,81 @@ def file_note(path: Path) -> str | None:
         None if there is no note, or the file has another format.
 
     Raises:
-        ModelError: the file is missing or damaged.
+        CheckpointError: a file is missing or damaged.
     """
-    if path.suffix != ".safetensors":
-        return None
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            note: str | None = (file.metadata() or {}).get("retinad")
-    except OSError as error:
-        raise ModelError(f"checkpoint {path}: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise ModelError(f"checkpoint {path} cannot be read: {error}") from error
-    return note
+    notes = (_note(file) for file in weight_files(path) if file.suffix == ".safetensors")
+    return next((note for note in notes if note is not None), None)
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """The SHA-256 of a file's bytes, in hex; of shards with an index, that of all shards in the order of their names.
+
+    Raises:
+        CheckpointError: a file is missing or may not be read.
+    """
+    digest = hashlib.sha256()
+    for part in weight_files(path):
+        with part.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()
+
+
+def _note(path: Path) -> str | None:
+    with _translated(path), safe_open(path, framework="pt", device="cpu") as file:
+        note: str | None = (file.metadata() or {}).get("retinad")
+    return note
+
+
+def _read(path: Path) -> Mapping[str, Tensor]:
+    with _translated(path):
+        if path.suffix == ".safetensors":
+            return load_file(path, device="cpu")
+        if path.suffix in SAVED_SUFFIXES:
+            mapped = _is_zip(path)
+            return _tensors(path, torch.load(path, map_location="cpu", weights_only=True, mmap=mapped))
+    suffixes = ", ".join((".safetensors", *SAVED_SUFFIXES))
+    raise CheckpointError(f"checkpoint {path}: expected a file whose name ends in {suffixes} or {INDEX}")
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path}: {error.strerror or error}") from error
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(f"checkpoint {path} holds objects that could run code: refused") from error
+    except (SafetensorError, RuntimeError, EOFError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
 
 
 def _is_zip(path: Path) -> bool:
     with path.open("rb") as file:
         start = file.read(max(len(ZIP_START), len(OLD_START)))
     if not start.startswith((ZIP_START, OLD_START)):
-        raise ModelError(f"checkpoint {path} was not written by torch.save")
+        raise CheckpointError(f"checkpoint {path} was not written by torch.save")
     return start.startswith(ZIP_START)
 
 
 def _tensors(path: Path, loaded: object) -> Mapping[str, Tensor]:
-    if isinstance(loaded, dict) and isinstance(loaded.get("model"), dict):
-        loaded = loaded["model"]
-    if not isinstance(loaded, dict) or not all(isinstance(k, str) and _is_plain(v) for k, v in loaded.items()):
-        raise ModelError(f"checkpoint {path}: expected a state dict of dense tensors, at the top or under `model`")
+    state = _unwrapped(path, loaded)
+    if not isinstance(state, dict) or not all(isinstance(k, str) and _is_plain(v) for k, v in state.items()):
+        places = ", ".join(f"`{name}`" for name in WRAPPERS)
+        raise CheckpointError(
+            f"checkpoint {path}: expected a state dict of dense tensors, at the top or under {places}"
+        )
+    return state
+
+
+def _unwrapped(path: Path, loaded: object) -> object:
+    while isinstance(loaded, dict):
+        inside = [name for name in WRAPPERS if isinstance(loaded.get(name), dict)]
+        if not inside:
+            break
+        if len(inside) > 1:
+            names = " and ".join(f"`{name}`" for name in inside)
+            raise CheckpointError(f"checkpoint {path} holds {names}: save one of them alone")
+        loaded = loaded[inside[0]]
     return loaded
 
 

@@ -1,1 +1,1 @@
-"""ZeroMQ publishing: encoding, sockets, access control, slow subscribers."""
+"""Publishes over ZeroMQ: encodes messages, opens sockets, controls access and finds slow subscribers."""

@@ -1,5 +1,8 @@
 """The folder of public keys whose owners may subscribe."""
 
+import os
+import stat
+import time
 from pathlib import Path
 
 from retinad.client.curve_keys import KeyFileError, decode_key, load_keys
@@ -7,19 +10,24 @@ from retinad.client.curve_keys import KeyFileError, decode_key, load_keys
 from ..errors import PublishError
 
 _FIELD = "curve.authorized_keys_dir"
+_SETTLED_NS = 100_000_000
+"""A file that changed less than this ago may change again with the same time stamp: it is read again."""
+_NAMED = 5
+
+_Seen = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class AuthorizedKeys:
-    """The public keys in a folder, read again when a file is added or removed.
+    """The public keys in a folder, read again when a file of it is added, removed or changed.
 
-    A folder that cannot be read is an error at the start only. Later the previous keys stay valid, and `error` says
-    why.
+    A key applies for as long as its file is there. Files that cannot be read are left out, and named in `error`; they
+    are errors only at the start. If the folder itself cannot be read, the previous keys stay valid.
 
     Args:
         folder: folder of `*.key` files.
 
     Attributes:
-        error: why the folder could not be read at the last attempt, or None.
+        error: what could not be read at the last attempt, or None.
 
     Raises:
         PublishError: the folder or a key cannot be read.
@@ -27,31 +35,66 @@ class AuthorizedKeys:
 
     def __init__(self, folder: Path) -> None:
         self.error: str | None = None
+        self._problems: str | None = None
         self._folder = folder
-        self._read_at_ns = self._changed_at_ns()
-        self._keys = self._read()
-
-    def current(self) -> frozenset[bytes]:
-        """The keys, of 32 bytes each, as of now."""
         try:
-            changed_at_ns = self._changed_at_ns()
-            if changed_at_ns != self._read_at_ns:
-                self._keys = self._read()
-                self._read_at_ns = changed_at_ns
-            self.error = None
-        except PublishError as exc:
-            self.error = str(exc)
-        return self._keys
-
-    def _changed_at_ns(self) -> int:
-        try:
-            return self._folder.stat().st_mtime_ns
+            self._seen: _Seen | None = self._look()
         except OSError as exc:
             raise PublishError(f"cannot read the authorized keys in {self._folder}: {exc.strerror}", _FIELD) from exc
+        self._keys, problems = self._read(self._seen)
+        if problems:
+            raise PublishError(problems[0], _FIELD)
 
-    def _read(self) -> frozenset[bytes]:
+    def current(self) -> frozenset[bytes]:
+        """The public keys that are authorized now, 32 bytes each."""
         try:
-            keys = [decode_key(load_keys(file).public_key) for file in sorted(self._folder.glob("*.key"))]
-        except KeyFileError as exc:
-            raise PublishError(str(exc), _FIELD) from exc
-        return frozenset(key for key in keys if key is not None)
+            seen = self._look()
+        except OSError as exc:
+            reason = f"cannot read the folder {self._folder}: {exc.strerror}"
+            self.error = f"{reason}; the keys that were read before stay valid"
+            return self._keys
+        if seen != self._seen:
+            self._keys, problems = self._read(seen)
+            self._seen = seen if _is_settled(seen) else None
+            self._problems = _summary(problems)
+        self.error = self._problems
+        return self._keys
+
+    def _look(self) -> _Seen:
+        # The folder's own time does not change with a file's content or mode.
+        with os.scandir(self._folder) as entries:
+            return tuple(sorted((entry.name, _stamp(entry)) for entry in entries if entry.name.endswith(".key")))
+
+    def _read(self, seen: _Seen) -> tuple[frozenset[bytes], list[str]]:
+        keys, problems = set[bytes](), list[str]()
+        for name, stamp in seen:
+            path = self._folder / name
+            try:
+                if stamp and not stat.S_ISREG(stamp[0]):  # reading a pipe would block the service
+                    raise KeyFileError(f"cannot read the CURVE key in {path}: it is not a file")
+                key = decode_key(load_keys(path).public_key)
+            except KeyFileError as exc:
+                problems.append(str(exc))
+            else:
+                keys |= {key} if key is not None else set()
+        return frozenset(keys), problems
+
+
+def _stamp(entry: os.DirEntry[str]) -> tuple[int, ...]:
+    """What changes with a file, its type and mode first; empty if it cannot be examined, such as a dangling link."""
+    try:
+        found = entry.stat()
+    except OSError:
+        return ()
+    return found.st_mode, found.st_dev, found.st_ino, found.st_ctime_ns, found.st_mtime_ns, found.st_size
+
+
+def _is_settled(seen: _Seen) -> bool:
+    return all(stamp and stamp[3] < time.time_ns() - _SETTLED_NS for _, stamp in seen)
+
+
+def _summary(problems: list[str]) -> str | None:
+    if not problems:
+        return None
+    more = f"; and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+    return f"{'; '.join(problems[:_NAMED])}{more}; the other keys apply"

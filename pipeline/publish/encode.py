@@ -11,7 +11,7 @@ from retinad.client.wire import ContextHeader, FeaturesHeader, LatencyHeader, Mo
 from ..frames import Context, DType, Features, OutputTensor, TokenOutput
 
 WIRE_DTYPES: Final[Mapping[DType, str]] = {"float16": "<f2", "float32": "<f4", "bfloat16": "bf16"}
-"""The name of each number format in a message: numpy's, with byte order, or `bf16` for raw bfloat16 bits."""
+"""The name of each number format in a message: numpy's name with byte order, or `bf16` for raw bfloat16 bits."""
 
 
 def features_header(
@@ -28,11 +28,11 @@ def features_header(
 
     Args:
         features: features to publish.
-        instance: identifies this start of the service.
+        instance: identifier of this run of the service.
         model: description of the model.
-        seq: the record's number within the stream epoch.
-        dropped_total: frames of the camera dropped so far.
-        failed_total: frames of the camera without features so far.
+        seq: the record's sequence number within the stream epoch.
+        dropped_total: number of the camera's frames dropped so far.
+        failed_total: number of the camera's frames that yielded no features so far.
         model_done_ns: `time.monotonic_ns()` at the end of the model's step.
     """
     stamp = features.stamp
@@ -54,7 +54,7 @@ def features_header(
         keyframe=features.keyframe,
         context=_context_header(features.context),
         flags=tuple(sorted(features.flags)),
-        source_size=stamp.source_size,
+        source_size=stamp.captured_size,
         model_size=features.model_size,
         grid=features.grid,
         to_source=features.to_source,
@@ -80,7 +80,7 @@ def _context_header(context: Context | None) -> ContextHeader | None:
 
 
 def tensor_header(tensor: OutputTensor) -> TensorHeader:
-    """The description of a tensor on the wire."""
+    """Describe a tensor for the message header."""
     output = tensor.output
     tokens = output if isinstance(output, TokenOutput) else None
     return TensorHeader(

@@ -13,11 +13,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..config import PublishConfig
-from ..errors import PublishError
+from ..errors import AccessError, PublishError
 from ..files.lock import HeldError, take_lock
+from ..files.ownership import NotOursError, check_made_by_us, check_way
 
 SOCKET_PATH_BYTES = 107
-"""Longest path of a Unix socket on Linux."""
+"""Maximum length of a Unix socket's path on Linux, in bytes."""
 
 _FIELD = "endpoints"
 
@@ -26,8 +27,8 @@ def check_endpoints(config: PublishConfig) -> None:
     """Check that every endpoint may be bound.
 
     Raises:
-        PublishError: there is none, one is malformed or of another transport, or one is reachable from other machines
-            although neither `curve` nor `allow_plaintext` is set.
+        PublishError: there is no endpoint, an endpoint is malformed or uses another transport, or an endpoint is
+            reachable from other machines although neither `curve` nor `allow_plaintext` is set.
     """
     if not config.endpoints:
         raise PublishError("there is no endpoint to publish at", _FIELD)
@@ -44,7 +45,7 @@ def ipc_path(endpoint: str) -> str | None:
     """The path of an `ipc://` endpoint, or None for a `tcp://` one. A path that begins with @ is an abstract socket.
 
     Raises:
-        PublishError: the endpoint is neither, or its path cannot be bound.
+        PublishError: the endpoint is neither `ipc://` nor `tcp://`, or its path is too long or cannot be bound.
     """
     scheme, _, rest = endpoint.partition("://")
     if scheme == "tcp" and ":" in rest:
@@ -76,40 +77,53 @@ def ipc_lock(endpoint: str) -> Iterator[None]:
     """Hold the lock of an `ipc://` endpoint, and remove its socket file before and after.
 
     Raises:
+        AccessError: another user made one of its files, or could replace its socket.
         PublishError: another process holds it, its folder cannot be used, or another kind of file is in its place.
     """
     path = ipc_path(endpoint)
     if path is None or path.startswith("@"):  # the kernel protects these
         yield
         return
-    descriptor = _take_lock(endpoint, Path(f"{path}.lock"))
+    with _owned(endpoint):
+        descriptor = _take_lock(endpoint, Path(f"{path}.lock"))
     try:
         _remove_stale_socket(endpoint, Path(path))
         try:
             yield
         finally:
-            Path(path).unlink(missing_ok=True)  # libzmq leaves it
+            Path(path).unlink(missing_ok=True)  # libzmq leaves the socket file
     finally:
         os.close(descriptor)
 
 
+@contextmanager
+def _owned(endpoint: str) -> Iterator[None]:
+    try:
+        yield
+    except NotOursError as exc:
+        raise AccessError(f"cannot bind {endpoint}: {exc}", _FIELD) from exc
+
+
 def _take_lock(endpoint: str, path: Path) -> int:
     try:
+        check_way(path)
         return take_lock(path)
     except HeldError as exc:
         reason = f"{exc} already publishes there; a second service needs its own endpoints"
         raise PublishError(f"cannot bind {endpoint}: {reason}", _FIELD) from exc
     except OSError as exc:
-        raise PublishError(f"cannot bind {endpoint}: its lock file {path}: {exc.strerror}", _FIELD) from exc
+        raise PublishError(f"cannot bind {endpoint}: cannot lock {path}: {exc.strerror}", _FIELD) from exc
 
 
 def _remove_stale_socket(endpoint: str, path: Path) -> None:
     try:
-        mode = path.lstat().st_mode
+        found = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(mode):
+    if not stat.S_ISSOCK(found.st_mode):
         raise PublishError(f"cannot bind {endpoint}: {path} exists and is not a socket; it is not removed", _FIELD)
+    with _owned(endpoint):
+        check_made_by_us(path, found, stat.S_IFSOCK)
     if _answers(path):
         raise PublishError(f"cannot bind {endpoint}: a process that does not lock it already publishes there", _FIELD)
     with suppress(FileNotFoundError):

@@ -1,6 +1,6 @@
 """The publisher: sends records, statuses and hello messages, and counts peers.
 
-It belongs to the event loop's thread, and nothing here blocks.
+A publisher belongs to the event loop's thread, and nothing here blocks.
 """
 
 import secrets
@@ -30,10 +30,11 @@ from ..errors import PublishError
 from ..frames import Features
 from .encode import features_header, tensor_bytes
 from .endpoints import check_endpoints, ipc_lock
+from .refusals import Refusal
 from .socket import PublishSocket, open_socket
 
 HELLO_INTERVAL_S = 0.1
-"""New subscriptions within this time are answered with one `hello`, however many there are."""
+"""All new subscriptions within this time, in seconds, are answered with a single `hello`."""
 
 _HELLO_TOPIC = topic(Kind.HELLO)
 
@@ -43,18 +44,17 @@ class PublisherStatistics:
     """Counters of messages and peers. ZeroMQ does not report which messages it dropped for a slow subscriber.
 
     Attributes:
-        sent_messages: messages published, of all kinds.
-        sent_bytes: their bytes, counted once regardless of the number of subscribers.
-        hello_messages: number of those that were `hello`.
-        peers: open connections (one that never finishes its handshake counts for some seconds).
-        connections_total: connections accepted.
-        disconnected_total: number of those that are closed.
-        handshake_failures: connections whose handshake failed.
-        unauthorized: CURVE clients refused because their key is not authorized.
-        keys_error: why the authorized keys could not be read at the last attempt, or None; the previous ones stay
-            valid.
-        subscriptions_total: subscriptions received.
-        send_hwm: upper limit of the messages queued for one slow subscriber.
+        sent_messages: number of messages published, of all kinds.
+        sent_bytes: total size of those messages in bytes, counted once regardless of the number of subscribers.
+        hello_messages: number of those messages that were `hello`.
+        peers: number of open connections (a connection that never finishes its handshake counts for some seconds).
+        connections_total: number of connections accepted.
+        disconnected_total: number of those connections that have been closed.
+        handshake_failures: number of connections whose handshake failed.
+        unauthorized: number of CURVE clients refused because their key is not authorized.
+        keys_error: which authorized keys could not be read at the last attempt, or None.
+        subscriptions_total: number of subscriptions received.
+        send_hwm: maximum number of messages queued for one slow subscriber.
     """
 
     sent_messages: int = 0
@@ -71,10 +71,10 @@ class PublisherStatistics:
 
 
 def check_free(config: PublishConfig) -> None:
-    """Bind all endpoints for a moment, so that one in use is found before the slow part of the startup.
+    """Bind all endpoints for a moment, so that an endpoint in use is found before the slow part of the startup.
 
     Raises:
-        PublishError: as `Publisher.open` would.
+        PublishError: for the same reasons as in `Publisher.open`.
     """
     with _bound(config, send_hwm=1):
         pass
@@ -96,12 +96,12 @@ class Publisher:
     Args:
         config: endpoints, queue size, heartbeat and keys.
         model: description of the model for every record; assign `model` to replace it.
-        largest_message_bytes: size of the largest record, which converts `buffer_mb` to a number of messages (at least
-            2).
-        burst_messages: upper limit of the records that are sent at once. The queue has room for them regardless of
+        largest_message_bytes: size of the largest record in bytes. `buffer_mb` divided by this size is the maximum
+            number of messages in a subscriber's queue (at least 2).
+        burst_messages: maximum number of records that are sent at once. The queue has room for this many regardless of
             `buffer_mb`; otherwise a part of each burst would be dropped even for a subscriber that keeps up (measured).
         describe: returns the current content of `hello`; the publisher fills in the fields that it knows itself.
-        instance: identifies this start of the service; None for a random one.
+        instance: identifier of this run of the service; None for a random one.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Publisher:
         self.instance = instance or secrets.token_hex(8)
         self._config = config
         # libzmq informs a queue's writer about reads once they amount to half the queue's length: with 16 slots, only 9
-        # may be known to be free although all are (measured). A whole burst always fits into a queue twice its length.
+        # may be known to be free although all 16 are (measured). A burst always fits into a queue of twice its length.
         self._send_hwm = max(2, 2 * burst_messages - 1, config.buffer_mb * (1 << 20) // max(1, largest_message_bytes))
         self._describe = describe
         self._resources = ExitStack()
@@ -173,9 +173,9 @@ class Publisher:
 
         Args:
             features: the model's output for one frame.
-            seq: the record's number within its stream epoch, from 0, without gaps.
-            dropped_total: frames of this camera dropped so far.
-            failed_total: frames of this camera without features so far.
+            seq: the record's sequence number within its stream epoch, from 0, without gaps.
+            dropped_total: number of this camera's frames dropped so far.
+            failed_total: number of this camera's frames that yielded no features so far.
             model_done_ns: `time.monotonic_ns()` at the end of the model's step.
 
         Raises:
@@ -202,7 +202,7 @@ class Publisher:
         self._send(encode(msgspec.structs.replace(end, instance=self.instance, publish_unix_ns=time.time_ns())))
 
     def publish_hello(self) -> None:
-        """Publish `hello` now, for example because the cameras have changed. `poll` repeats it."""
+        """Publish `hello` now, for example because the cameras have changed. `poll` repeats `hello`."""
         self._hello_sent_s = time.monotonic()
         self._hello_due_s = self._hello_sent_s + self._config.heartbeat_s
         self._hello_messages += 1
@@ -225,6 +225,15 @@ class Publisher:
             self._hello_due_s = min(self._hello_due_s, self._hello_sent_s + HELLO_INTERVAL_S)
         if time.monotonic() >= self._hello_due_s:
             self.publish_hello()
+
+    @property
+    def keys_error(self) -> str | None:
+        """Which authorized keys could not be read at the last attempt, or None; and which ones apply."""
+        return self._opened().keys_error
+
+    def take_refusals(self) -> dict[Refusal, int]:
+        """The kinds of connections that were refused since the last call, and how many there were of each."""
+        return self._opened().refusals.take()
 
     def take_slow_peers(self) -> tuple[str, ...]:
         """Names of the subscribers that have not kept up since the last call."""

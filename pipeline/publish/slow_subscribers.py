@@ -1,4 +1,7 @@
-"""Finds slow subscribers: ZeroMQ does not report for whom it drops, but the kernel knows whose data is unsent."""
+"""Finds slow subscribers.
+
+ZeroMQ does not report for which subscribers it drops messages, but the kernel knows which connections have unsent data.
+"""
 
 import fcntl
 import os
@@ -8,8 +11,11 @@ import termios
 import time
 from dataclasses import dataclass
 
+from .refusals import UNKNOWN
+
 SLOW_S = 3.0
-"""A peer with unsent data at every check during this time is slow: one that keeps up has read everything in between."""
+"""A peer that has unsent data at every check for this many seconds is slow. A peer that keeps up has no unsent data at
+some of the checks."""
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -23,21 +29,22 @@ class _Peer:
 class Peers:
     """The open connections of a socket, by the file descriptors that libzmq reports in its events.
 
-    The descriptors belong to libzmq: they are only queried, never read from, and one that has been closed since then
-    counts as having no unsent data.
+    The descriptors belong to libzmq, so they are only queried, never read from. A descriptor that has been closed in
+    the meantime counts as having no unsent data.
     """
 
     def __init__(self) -> None:
         self._peers: dict[int, _Peer] = {}
         self._slow: dict[str, None] = {}
 
-    def add(self, descriptor: int) -> None:
-        """Watch an accepted connection."""
-        self._peers[descriptor] = _Peer(_name(descriptor))
+    def add(self, descriptor: int, *, is_open: bool = True) -> None:
+        """Watch an accepted connection. If it is no longer open, its descriptor may be another's: it has no name."""
+        self._peers[descriptor] = _Peer(_name(descriptor) if is_open else UNKNOWN)
 
-    def remove(self, descriptor: int) -> None:
-        """Stop watching a closed connection."""
-        self._peers.pop(descriptor, None)
+    def remove(self, descriptor: int) -> str:
+        """Stop watching a closed connection. Returns its name."""
+        peer = self._peers.pop(descriptor, None)
+        return UNKNOWN if peer is None else peer.name
 
     def check(self) -> None:
         """Check which peers have unsent data. Takes a few microseconds per peer; call it often."""
@@ -51,7 +58,10 @@ class Peers:
                 self._slow[peer.name] = None
 
     def take_slow(self) -> tuple[str, ...]:
-        """Peers that have been slow since the last call, each once: `host:port`, or `process N` on an ipc endpoint."""
+        """Names of the peers that were slow since the last call: `host:port`, or `process N` on an ipc endpoint.
+
+        Each peer is listed once.
+        """
         slow = tuple(self._slow)
         self._slow.clear()
         return slow
@@ -66,7 +76,7 @@ def _name(descriptor: int) -> str:
             host, port = copy.getpeername()[:2]
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     except OSError:
-        return "a closed connection"
+        return UNKNOWN
 
 
 def _unsent_bytes(descriptor: int) -> int:

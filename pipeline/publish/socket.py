@@ -7,34 +7,46 @@ an XPUB socket drops messages for a slow peer, and the `take_` functions return 
 import errno
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from retinad.client.curve_keys import KeyFileError, load_keys
+from retinad.client.curve_keys import KeyFileError, encode_key, load_keys
 from retinad.client.wire import Buffer
 
 from ..config import CurveConfig, PublishConfig
 from ..errors import PublishError
 from .authorized_keys import AuthorizedKeys
 from .endpoints import ipc_path, is_ipv6
+from .refusals import KEY_START, UNKNOWN, Refusal, Refusals
 from .slow_subscribers import Peers
-from .zap import ZAP_ENDPOINT, zap_reply
+from .zap import ZAP_ENDPOINT, ZapRequest, zap_reply
 
 LINGER_MS = 500
 HANDSHAKE_MS = 5000
 UNREAD_MS = 5000
-"""Time for which data sent by tcp may stay unread or unacknowledged before the connection is closed."""
+"""Milliseconds for which data sent by tcp may stay unread or unacknowledged before the connection is closed."""
 INBOUND_BYTES = 1024
-"""Largest message that a peer may send. Subscriptions and handshakes are smaller; libzmq's tree of subscriptions is as
-deep as the longest one and is walked recursively (a subscription of one megabyte was seen to crash a process)."""
+"""Maximum size of a message that a peer may send. Subscriptions and handshakes are smaller. libzmq's tree of
+subscriptions is as deep as the longest subscription, and libzmq walks this tree recursively (a subscription of one
+megabyte was seen to crash a process)."""
 BURST = 1000
-"""Messages taken in one call at most, so that a flood of them cannot block the event loop."""
+"""Maximum number of messages taken in one call, so that a flood of messages cannot block the event loop."""
 
 _MONITOR_ENDPOINT = "inproc://monitor"
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+
+_KEYS_S = 1.0
+"""Without a handshake, the authorized keys are looked at this often, so that the log soon names what is wrong."""
+
+_REASONS: Mapping[int, str] = {
+    zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "one side uses CURVE keys, the other does not",
+    zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "its messages do not fit the service's key: it has another server key",
+}
+"""Failed handshakes that are refusals. The others are port scans, health checks and broken connections."""
 
 _Socket = zmq.Socket[bytes]
 _Context = zmq.Context[zmq.Socket[bytes]]
@@ -60,15 +72,16 @@ def open_socket(config: PublishConfig, send_hwm: int) -> Iterator["PublishSocket
 
 
 class PublishSocket:
-    """An XPUB socket and its helpers. Created by `open_socket`.
+    """An XPUB socket, with the sockets that authenticate and count its peers. Created by `open_socket`.
 
     Attributes:
         endpoints: bound endpoints, with the real port in place of 0.
-        accepted: connections accepted so far.
-        disconnected: number of those that are closed.
-        handshake_failures: number of those whose handshake failed.
-        unauthorized: CURVE clients refused because their key is not authorized.
-        peers: open connections, and whether they keep up.
+        accepted: number of connections accepted so far.
+        disconnected: number of those connections that have been closed.
+        handshake_failures: number of those connections whose handshake failed.
+        unauthorized: number of CURVE clients refused because their key is not authorized.
+        peers: the open connections, with a record of which of them are slow.
+        refusals: connections that were refused, for the log.
     """
 
     def __init__(self, context: _Context, config: PublishConfig, send_hwm: int) -> None:
@@ -78,6 +91,9 @@ class PublishSocket:
         self.handshake_failures = 0
         self.unauthorized = 0
         self.peers = Peers()
+        self.refusals = Refusals()
+        self._failure: str | None = None
+        self._keys_due_s = 0.0
         self._owner = threading.get_ident()
         self._keys = AuthorizedKeys(config.curve.authorized_keys_dir) if config.curve else None
         self._data = context.socket(zmq.XPUB)
@@ -100,7 +116,7 @@ class PublishSocket:
         """Bind all endpoints.
 
         Raises:
-            PublishError: one of them cannot be bound.
+            PublishError: an endpoint cannot be bound.
         """
         self.endpoints = tuple(_bind(self._data, endpoint) for endpoint in endpoints)
 
@@ -112,8 +128,9 @@ class PublishSocket:
         """
         self._check_thread()
         try:
-            # Makes libzmq process what its peers have read. A send alone does so at most once per millisecond, and so
-            # considers a short queue full, and drops, although a quick subscriber has emptied it (measured).
+            # Makes libzmq notice what its peers have read. A send alone does so at most once per millisecond, and so
+            # drops messages from a short queue that it considers full, although a quick subscriber has emptied it
+            # (measured).
             self._data.getsockopt(zmq.EVENTS)
             self._data.send_multipart(parts, flags=zmq.NOBLOCK, copy=False)
         except zmq.ZMQError as exc:
@@ -127,12 +144,14 @@ class PublishSocket:
     def take_events(self) -> None:
         """Count opened and closed connections, and answer authentication requests."""
         self._check_thread()
-        for message in _waiting(self._monitor):
-            event = parse_monitor_message(message)
-            self._count(event["event"], event["value"])
+        events = [parse_monitor_message(message) for message in _waiting(self._monitor)]
+        last_event = {event["value"]: event["event"] for event in events}
+        for event in events:
+            number, value = event["event"], event["value"]
+            self._count(number, value, is_open=last_event[value] == zmq.EVENT_ACCEPTED)
         self.peers.check()
         if self._keys is not None:
-            self._answer(self._keys.current())
+            self._answer(self._keys)
 
     def close(self) -> None:
         """Close all sockets; the context still sends the data socket's last messages. Idempotent."""
@@ -141,22 +160,42 @@ class PublishSocket:
         for socket in (self._monitor, self._access, self._data):
             socket.close()
 
-    def _count(self, event: int, value: int) -> None:
+    def _count(self, event: int, value: int, *, is_open: bool) -> None:
+        # The value is a descriptor, or the reason of a failure. One that was closed meanwhile may be another's by now.
         if event == zmq.EVENT_ACCEPTED:
-            self.peers.add(value)
+            self.peers.add(value, is_open=is_open)
+        elif event & _FAILED:
+            self._failure = _REASONS.get(value)
         elif event == zmq.EVENT_DISCONNECTED:
-            self.peers.remove(value)
+            name = self.peers.remove(value)
+            if self._failure is not None:  # libzmq's thread reports a failure and its end in a row
+                self.refusals.add(Refusal(name.rpartition(":")[0] or name, self._failure))
+                self._failure = None
         self.accepted += event == zmq.EVENT_ACCEPTED
         self.disconnected += event == zmq.EVENT_DISCONNECTED
         self.handshake_failures += bool(event & _FAILED)
 
-    def _answer(self, authorized_keys: frozenset[bytes]) -> None:
+    def _answer(self, keys: AuthorizedKeys) -> None:
         # On this thread, since it is rare and cheap: zmq.auth's authenticator would need one more thread, and would not
         # see keys that are added to or removed from the folder. A handshake waits for one more poll.
+        authorized_keys = None
         for request in _waiting(self._access):
+            authorized_keys = keys.current() if authorized_keys is None else authorized_keys
             reply = zap_reply(request, authorized_keys)
-            self.unauthorized += reply[2] != b"200"
+            if reply[2] != b"200":
+                self.unauthorized += 1
+                self._note_refusal(ZapRequest.of(request))
             self._access.send_multipart(reply)
+        if time.monotonic() >= self._keys_due_s:
+            keys.current()
+            self._keys_due_s = time.monotonic() + _KEYS_S
+
+    def _note_refusal(self, request: ZapRequest | None) -> None:
+        if request is None:
+            self.refusals.add(Refusal(UNKNOWN, "its request for access is malformed"))
+        else:
+            start = encode_key(request.key)[:KEY_START].decode() if len(request.key) == 32 else None
+            self.refusals.add(Refusal(request.peer, "its key is not among the authorized keys", start))
 
     def _check_thread(self) -> None:
         if threading.get_ident() != self._owner:  # libzmq would abort the process sooner or later
@@ -193,7 +232,7 @@ def _set_curve(socket: _Socket, curve: CurveConfig) -> None:
     socket.curve_server = True
     socket.curve_secretkey = secret_key
     socket.zap_domain = b"retinad"
-    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no client is accepted while there is no answer
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no client is accepted before it is answered
 
 
 def _open_monitor(context: _Context, socket: _Socket) -> _Socket:

@@ -1,5 +1,6 @@
 """The display matrix of an MP4 or QuickTime file. OpenCV asks FFmpeg for its angle only: that of a mirror is 180."""
 
+import os
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,7 +27,7 @@ def file_orientation(path: str) -> int | None:
     None stands for a matrix that neither turns by quarters nor mirrors.
     """
     with suppress(OSError, struct.error):
-        index = _read_index(path)
+        index = _read_index(path) if os.path.isfile(path) else None  # a pipe can be read once
         matrix = None if index is None else _video_matrix(index)
         if matrix is not None:
             return _ORIENTATIONS.get(_signs(matrix))

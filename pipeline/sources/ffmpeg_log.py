@@ -41,6 +41,9 @@ _INTERLACED = b"Cannot convert interlaced"
 _TORN = re.compile(rb" ?(?:overread -?\d|error y=\d+ x=\d|error count: \d)")
 """FFmpeg's Motion JPEG decoder gave up within a picture. It conceals nothing: the rest is what was in memory. Such a
 line belongs to the frame just asked for, since this decoder has no threads."""
+_LOGIN = re.compile(rb"\s*WWW-Authenticate:\s*([^\r\n]+)", re.IGNORECASE)
+"""Of an RTSP response with an error, whose headers FFmpeg prints at debug level."""
+_ERROR_STATUS = re.compile(rb"(?:method \w+ failed:|HTTP error) ?(\d{3})")
 _REQUEST = b" request: "
 _READ = b" Statistics: "
 _MOST_REQUESTS = 8
@@ -62,9 +65,13 @@ class FFmpegLog:
         cut_off: whether an HTTP server closed the connection before it had sent everything that it announced.
         requests: number of HTTP requests sent.
         read: whether FFmpeg has read the response to one of them, and closed it.
+        login_refused: whether the last response with an error was a 401.
+        logins: the ways to log in that RTSP responses offered, as in their headers.
     """
 
     def __init__(self) -> None:
+        self.login_refused = False
+        self.logins: list[str] = []
         self.decoder_setups = 0
         self.refused = 0
         self.torn = 0
@@ -146,6 +153,8 @@ class FFmpegLog:
         if _REFUSED in line:
             self.refused += 1
         before, *messages = _START.split(line)
+        if login := _LOGIN.match(before):
+            self.logins.append(login[1].decode(errors="replace"))
         if before and (self._forwarding or _OPENCV.match(before)):
             self._forward(before)
         for message in messages:
@@ -164,6 +173,10 @@ class FFmpegLog:
             self.torn += 1
         elif _CUT_OFF in message:
             self.cut_off = True
+        elif status := _ERROR_STATUS.search(message):
+            self.login_refused = status[1] == b"401"
+        elif login := _LOGIN.match(message):
+            self.logins.append(login[1].decode(errors="replace"))
         elif message.startswith(_REQUEST):
             self.requests += 1
         elif message.startswith(_READ):

@@ -33,6 +33,7 @@ class CaptureBackend(IntEnum):
 
     FFMPEG = cv2.CAP_FFMPEG
     V4L2 = cv2.CAP_V4L2
+    GSTREAMER = cv2.CAP_GSTREAMER
 
 
 class Property(IntEnum):
@@ -110,6 +111,18 @@ class VideoCapture:
     def close(self) -> None:
         """Release the capture. Idempotent."""
         self._capture.release()
+
+
+def has_backend(backend: CaptureBackend) -> bool:
+    """Whether this build of OpenCV has a backend."""
+    return bool(cv2.videoio_registry.hasBackend(int(backend)))
+
+
+def loaded_library(name: str) -> str | None:
+    """The file of a library that OpenCV has loaded, such as `libavformat`; None if there is none of this name."""
+    with open("/proc/self/maps") as maps:
+        paths = (line.split(maxsplit=5)[-1].strip() for line in maps)
+        return next((path for path in paths if os.path.basename(path).startswith(name)), None)
 
 
 def set_rtsp_transport(transport: str) -> None:

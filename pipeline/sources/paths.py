@@ -6,6 +6,7 @@ import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -107,7 +108,7 @@ def open_path(path: str, config: "CameraConfig") -> "Reader":
 
 
 def match_files(pattern: str) -> list[str]:
-    """The files that a glob matches, in natural order.
+    """The files that a glob matches, in natural order. `**` matches any number of folders, also none.
 
     Raises:
         SourceError: `MISSING`: neither a glob nor a file, or a glob without a match.
@@ -115,10 +116,26 @@ def match_files(pattern: str) -> list[str]:
     if not glob.has_magic(pattern):
         hint = ": printf patterns are not supported, use the folder or a glob" if _is_printf(pattern) else ""
         raise SourceError(SourceFault.MISSING, f"there is no file or folder {pattern}{hint}")
-    found = [path for path in glob.glob(pattern) if not os.path.isdir(path)]
+    found = [path for path in _matches(pattern) if not os.path.isdir(path)]
     if not found:
         raise SourceError(SourceFault.MISSING, f"no file matches {pattern}")
     return sorted(found, key=natural_key)
+
+
+def _matches(pattern: str) -> list[str]:
+    parts = pattern.split(os.sep)
+    if "**" not in parts:
+        return glob.glob(pattern)
+    # pathlib follows no links to folders: two that lead upwards would make glob's way exponential.
+    first = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+    base = Path(os.sep.join(parts[:first]) or (os.sep if first else ""))
+    rest = [*filter(None, parts[first:]), *(["*"] if parts[-1] == "**" else [])]
+    hidden = any(part.startswith(".") for part in rest)
+    return [str(path) for path in base.glob(os.sep.join(rest)) if hidden or not _is_hidden(path.relative_to(base))]
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def list_images(folder: str) -> list[str]:
@@ -177,7 +194,7 @@ def _parse(text: str) -> PathSpec | None:
 
 PATH = SourceKind(
     name="a path to a video, an image or a folder of images",
-    forms=("/data/clip.mp4", "/data/frames", "/data/frames/*.png", "file:///data/clip.mp4"),
+    forms=("/data/clip.mp4", "/data/frames", "/data/frames/*.png", "/data/**/*.png", "file:///data/clip.mp4"),
     schemes=(_FILE_SCHEME,),
     parse=_parse,
     ends=True,

@@ -12,14 +12,17 @@ class SourceInfo:
     """Properties that an opened source reports. Containers and drivers are often wrong: treat the numbers as hints.
 
     Attributes:
-        backend: the reader: `ffmpeg`, `v4l2`, `images` or `synthetic`.
+        backend: the reader: `ffmpeg`, `v4l2`, `images`, `mjpeg` or `snapshot` (over HTTP), or `synthetic`.
         width: reported width in pixels; each frame has its own size. 0 if only the first frame will show it.
         height: reported height in pixels, likewise.
         fps: reported frames per second, or None.
         codec: four-character code of the codec, or an empty string.
         frame_count: reported number of frames, or None if unknown or endless.
+        counted: whether `frame_count` is the number of frames to be shown, and no estimate from a duration that may be
+            that of the sound, nor a number of stored frames of which the container may hide some.
         finite: whether the source ends.
         live: whether frames arrive at the source's own pace (a camera); if not, they are read on demand.
+        paced: whether the reader itself keeps to the camera's `fps`, as one that polls does; `fps` is then its rate.
         notes: differences from what was requested, as sentences for people.
     """
 
@@ -29,8 +32,10 @@ class SourceInfo:
     fps: float | None = None
     codec: str = ""
     frame_count: int | None = None
+    counted: bool = True
     finite: bool = True
     live: bool = False
+    paced: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -41,10 +46,13 @@ class Grabbed:
     Attributes:
         pts_ns: the container's presentation time in nanoseconds, or None.
         lost: number of damaged frames skipped before it.
+        monotonic_ns: when it arrived, by `CLOCK_MONOTONIC` in nanoseconds; None if the reader knows no better time than
+            the end of `grab`.
     """
 
     pts_ns: int | None = None
     lost: int = 0
+    monotonic_ns: int | None = None
 
 
 class RefusedError(SourceError):

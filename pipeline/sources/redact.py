@@ -10,11 +10,15 @@ SAFE_IN_USERINFO = ":%!$&()*+,;=~"
 SHORTEST = 4
 """Length from which a secret is masked wherever it occurs. A shorter one is part of many words, and is masked only in
 the position of a password: masking every `p` would leave little of `rtsp`, and give the password away."""
-_SECRET_KEYS = r"pass\w*|pwd|\w*token|\w*auth|\w*secret|sig|signature|\w*key|credentials?"
+_SECRET_KEYS = r"pass\w*|pwd|streamid|\w*token|\w*auth|\w*secret|sig|signature|\w*key|credentials?"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """How Python keeps the bytes of a file name that are no UTF-8."""
 _QUERY = re.compile(rf"([?&;](?:{_SECRET_KEYS})=)([^&\s\"'<>]*)", re.IGNORECASE)
-_USERINFO = re.compile(r"(\w[\w+.-]*://)[^\s\"'<>]*@")
+_PROPERTY = re.compile(r"[\w-]*(?:pw|pass\w*|key|token|secret)\s*=\s*(?:\"([^\"]*)\"|([^\s!\"]+))", re.IGNORECASE)
+"""Of an element of a GStreamer pipeline, such as `user-pw=...`."""
+PLACEHOLDER = "USER:PASSWORD@HOST/PATH"
+"""An address to fill in, as errors show it."""
+_USERINFO = re.compile(rf"(\w[\w+.-]*://)(?!{PLACEHOLDER}(?![^\s\"'<>]))[^\s\"'<>]*@")
 _SEPARATOR = re.compile(r"[@:/?#\[\]]")
 _IPV6 = r"\[[0-9A-Fa-f:.]+(?:%\w+)?\]"
 _CLEARLY_HOST = re.compile(rf"(?:{_IPV6}|localhost|[^@:\[\]]+\.[^@:\[\]]+)(?::\d*)?")
@@ -86,6 +90,11 @@ def secrets_of(source: str) -> frozenset[str]:
 
     If an address can be read in several ways, the set has the secrets of every reading.
     """
+    if source[:10].lower() == "gstreamer:":
+        found = {quoted or plain for quoted, plain in _PROPERTY.findall(source)}
+        for address in re.findall(r"\w[\w+.-]*://[^\s\"'!]+", source):
+            found |= secrets_of(address)
+        return frozenset(spelling for text in found if text for spelling in _spellings(text))
     if source.startswith(("/", ".", "~")) or not ("@" in source or "?" in source):
         return frozenset()
     body = source.partition("://")[2] or source
@@ -98,7 +107,7 @@ def secrets_of(source: str) -> frozenset[str]:
 
 
 def _pieces(source: str) -> frozenset[str]:
-    if "://" not in source:
+    if "://" not in source or source[:10].lower() == "gstreamer:":
         return frozenset()
     if is_ambiguous(source):
         secret = source.partition("://")[2].rpartition("@")[0]

@@ -28,6 +28,11 @@ class SourceSpec(ABC):
         """Width and height of every frame in pixels, if the text alone determines them, else None."""
         return None
 
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and TCP port that the source is opened at, else None."""
+        return None
+
     def check(self) -> None:  # noqa: B027  # most kinds have nothing to check
         """Check what can be checked without opening the source, such as whether a file exists.
 

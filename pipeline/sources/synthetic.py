@@ -54,10 +54,11 @@ class SyntheticSpec(SourceSpec):
 
 
 def _parse(text: str) -> SyntheticSpec | None:
-    if text != "synthetic" and not text.startswith("synthetic:"):
+    scheme, _, options = text.partition(":")
+    if scheme.lower() != "synthetic":
         return None
     try:
-        return _from_options(text.removeprefix("synthetic").removeprefix(":"))
+        return _from_options(options)
     except ValueError as exc:
         raise unreadable(mask(f"synthetic: {exc}", text)) from None  # the text may contain an address
 

@@ -4,6 +4,7 @@ import errno
 import glob
 import os
 import re
+import time
 
 from ..config import CameraConfig
 from ..errors import SourceError, SourceFault
@@ -11,7 +12,10 @@ from ..frames import Pixels
 from . import opencv
 from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, SourceInfo, UnreadableImage
+from .v4l2_capabilities import query, siblings
 
+_OLDEST_MS = 5000
+"""Age from which a driver's time is not believed: the few buffers of a device hold less."""
 _BUSY = "another program uses it, or it is not a camera"
 
 
@@ -62,7 +66,14 @@ class DeviceReader:
                 raise SourceError(SourceFault.MISSING, f"{self._path} stopped: it was unplugged")
             reason = "no frame arrived: too little USB bandwidth (try fourcc MJPG), or unplugged"
             raise SourceError(SourceFault.STALLED, f"{self._path} stopped: {reason}")
-        return Grabbed()
+        return Grabbed(monotonic_ns=self._driver_ns())
+
+    def _driver_ns(self) -> int | None:
+        # Some drivers use another clock than the monotonic one, or none: then it is no time in the last seconds.
+        time_ms = self._capture.get(Property.POSITION_MS)
+        if time_ms is None or not 0 <= time.monotonic() * 1000 - time_ms <= _OLDEST_MS:
+            return None
+        return round(time_ms * 1e6)
 
     def retrieve(self, out: Pixels | None) -> Pixels:
         """See `Reader`."""
@@ -77,7 +88,7 @@ class DeviceReader:
 
 
 def check_device(path: str, target: str) -> None:
-    """Open and close a device file to find out why it cannot be opened, which OpenCV does not report.
+    """Open and close a device file to find out why it cannot be opened or read, which OpenCV does not report.
 
     Raises:
         SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`.
@@ -92,6 +103,12 @@ def check_device(path: str, target: str) -> None:
     except OSError as exc:
         fault = SourceFault.MISSING if exc.errno in (errno.ENXIO, errno.ENODEV) else SourceFault.UNREADABLE
         raise SourceError(fault, f"device {path} cannot be opened: {exc.strerror}") from exc
+    capability = query(target)
+    if capability is not None and not capability.captures:
+        right = siblings(target, capability)
+        advice = f"use {' or '.join(right)}" if right else "no other node of this device delivers images"
+        text = f"device {path} ({capability.card}) is no camera: it {capability}; {advice}"
+        raise SourceError(SourceFault.UNREADABLE, text)
 
 
 def _present() -> str:

@@ -1,6 +1,7 @@
 """Reads video files and network streams through OpenCV's FFmpeg backend."""
 
 import os
+import stat
 import sys
 import time
 from contextlib import ExitStack, closing
@@ -13,6 +14,7 @@ from . import opencv
 from .display_matrix import file_orientation
 from .exif import upright
 from .ffmpeg_log import FFmpegLog
+from .login import parse_challenges, refusal_reason
 from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, RefusedError, SourceInfo, UnreadableImage
 from .redact import printable, redact_url
@@ -28,7 +30,10 @@ _INTERLACED = (
 _BY_OPENCV = (1, 3, 6, 8)
 """Orientations that OpenCV applies: those without a mirror."""
 _SLANTED = "its display matrix neither turns by quarters nor mirrors: frames are as stored"
-_LOGIN_UNKNOWN = "it asks for a login (401) that FFmpeg does not support (supported: Basic and Digest)"
+_LOGIN_UNKNOWN = "it asks for a login (401) that FFmpeg does not know (it knows Basic, and Digest with MD5)"
+_COUNTING = frozenset({"avi"})
+"""Containers that count the frames to be shown. MP4 counts the stored ones, of which an edit list may hide some; for
+Matroska, MPEG-TS and others OpenCV multiplies the duration, which may be that of the sound, by the rate."""
 _MAX_FPS = 1000.0
 _MAX_FRAMES = 10**9
 
@@ -44,10 +49,13 @@ def open_file(path: str, config: CameraConfig) -> "VideoReader":
     source = os.path.abspath(path)
     if printable(source) == source:
         return _open(source, config, path, SourceFault.UNREADABLE, guess, network=False)
-    # OpenCV crashes at a name that is not UTF-8. FFmpeg opens this link to the file a second time.
-    with open(source, "rb") as file:
-        link = f"/proc/self/fd/{file.fileno()}"
+    # OpenCV crashes at a name that is not UTF-8. O_PATH: only FFmpeg opens the file itself, which may be a pipe.
+    place = os.open(source, os.O_PATH | os.O_CLOEXEC)
+    try:
+        link = f"/proc/self/fd/{place}"
         return _open(link, config, printable(path), SourceFault.UNREADABLE, guess, network=False)
+    finally:
+        os.close(place)
 
 
 def open_stream(url: str, config: CameraConfig) -> "VideoReader":
@@ -69,13 +77,23 @@ def _open(
             capture = VideoCapture(source, CaptureBackend.FFMPEG, _settings(config), name, fault, guess)
         except RefusedError as refusal:
             log.catch_up()
+            if log.login_refused:
+                reason = refusal_reason(source, parse_challenges(log.logins))
+                raise SourceError(SourceFault.AUTH, f"{refusal}: {reason}") from refusal
             if log.login_unknown:
                 raise RefusedError(SourceFault.AUTH, str(refusal), _LOGIN_UNKNOWN) from refusal
             raise
         log.catch_up()
         ends = not network or (config.mode is CaptureMode.LOSSLESS and _is_file(source, log.container))
-        orientation = 1 if network else file_orientation(source)
-        reader = VideoReader(capture, log, name, ends=ends, timeout_s=config.stall_timeout_s, orientation=orientation)
+        reader = VideoReader(
+            capture,
+            log,
+            name,
+            ends=ends,
+            counted=log.container in _COUNTING,
+            timeout_s=config.stall_timeout_s,
+            orientation=1 if network else file_orientation(source),
+        )
         opened.pop_all()
         return reader
 
@@ -104,6 +122,7 @@ class VideoReader:
         log: FFmpeg's log; closed with the reader.
         name: name for error messages.
         ends: whether it is a file. A stream that announces its length is finite too.
+        counted: whether its container counts the frames to be shown.
         timeout_s: seconds of silence after which a read gives up.
         orientation: EXIF orientation by which frames are turned, if it has a mirror (OpenCV applies the others); None
             to leave them as they are.
@@ -116,6 +135,7 @@ class VideoReader:
         name: str,
         *,
         ends: bool,
+        counted: bool = True,
         timeout_s: float = 0.0,
         orientation: int | None = 1,
     ) -> None:
@@ -143,6 +163,7 @@ class VideoReader:
             fps=_plausible(capture.get(Property.FPS), _MAX_FPS),
             codec=opencv.fourcc_text(capture.get(Property.FOURCC)),
             frame_count=None if frames is None else int(frames),
+            counted=counted,
             finite=finite,
             live=not finite,
             notes=(_SLANTED,) if orientation is None else (),
@@ -225,7 +246,7 @@ class VideoReader:
 
 def _is_file(url: str, container: str) -> bool:
     # Cameras send multipart JPEG (mpjpeg). Anything else that a web server sends ends, with or without a known length.
-    return url.lower().startswith("http") and container != "mpjpeg"
+    return url.startswith("http") and container != "mpjpeg"
 
 
 def _settings(config: CameraConfig) -> dict[Property, int]:
@@ -239,6 +260,8 @@ def _settings(config: CameraConfig) -> dict[Property, int]:
 
 def _check_file(path: str) -> None:
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            return  # a look would take the first bytes, and its end would end the writer
         with open(path, "rb") as file:
             empty = not file.read(1)
     except PermissionError as exc:

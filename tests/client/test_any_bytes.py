@@ -105,7 +105,7 @@ instead_of_one = st.tuples(st.binary() | st.integers(0, 63).map(lambda length: G
 def test_a_peer_that_breaks_zmtp_or_lies_about_sizes_is_dropped_and_the_next_one_is_heard(
     start: tuple[bytes, bool],
 ) -> None:
-    """Its connection is closed or ends midway; memory is not allocated for sizes that it only claims."""
+    """The peer's connection is closed or ends midway; no memory is allocated for sizes that the peer only claims."""
     (first, greets), resident_mb = start, resident()
     good = message(list(map(bytes, encode(LAST))))
     with pytest.MonkeyPatch.context() as patch, peer(first, good, greets=greets) as endpoint:

@@ -8,7 +8,7 @@ import zmq
 import zmq.auth
 from zmq.utils import z85
 
-from retinad.client.curve_keys import KeyFileError, decode_key, load_keys
+from retinad.client.curve_keys import KeyFileError, decode_key, encode_key, load_keys
 
 KEY = "0" * 40
 
@@ -60,3 +60,10 @@ def test_a_broken_file_is_named_and_not_quoted(tmp_path: Path, text: str, reason
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match=r"cannot read the CURVE key in .*none\.key: No such file or directory"):
         load_keys(tmp_path / "none.key")
+
+
+def test_keys_are_encoded_as_zmq_encodes_them() -> None:
+    for _ in range(20):
+        public, _ = zmq.curve_keypair()
+        assert encode_key(z85.decode(public)) == public
+    assert encode_key(b"\xff" * 32) == z85.encode(b"\xff" * 32)

@@ -152,7 +152,7 @@ def test_a_misspelt_camera_is_named_with_those_that_exist(service: FakeService) 
     with Subscriber(service.endpoint, cameras=("cma1", "cam10")) as subscriber:
         service.wait_for_subscriptions(3)
         service.say(HELLO)
-        with pytest.raises(TimeoutError, match=r"connected, but .* It has no camera cma1; it has cam1, cam10"):
+        with pytest.raises(TimeoutError, match=r"connected, but .* The service has no camera cma1; it has cam1, cam10"):
             subscriber.receive(0.3)
 
 

@@ -113,7 +113,7 @@ def test_a_newer_layout_is_refused_as_newer_even_if_its_keys_differ() -> None:
     [
         ([], "0 parts"),
         ([b"features/cam1/"], "1 parts"),
-        ([b"features/cam1/", edited()], "describes 1 tensors, the message has 0"),
+        ([b"features/cam1/", edited()], "describes 1 tensors, but the message has 0"),
         ([b"features/cam1/", edited(), bytes(12), b""], "the message has 2"),
         ([b"features/cam1/", edited(), bytes(11)], "12 bytes according to the header, got 11"),
         ([b"features/cam2/", edited(), bytes(12)], "the topic names camera 'cam2'"),
@@ -231,7 +231,7 @@ def test_topics_end_in_a_slash_so_that_no_name_is_a_prefix_of_another() -> None:
 
 def test_encoding_refuses_tensors_that_do_not_match_the_header() -> None:
     data = np.zeros((4, 6), np.float16)
-    with pytest.raises(WireError, match="describes 1 tensors, got 0"):
+    with pytest.raises(WireError, match="describes 1 tensors, but 0 were passed"):
         encode_features(header(tensor()), [])
     with pytest.raises(WireError, match="needs 12 C-contiguous bytes, got 48"):
         encode_features(header(tensor()), [memoryview(data.tobytes())])

@@ -56,7 +56,8 @@ def test_the_unit_is_rated_as_well_sandboxed(installed: Path) -> None:
 
 def test_errors_that_a_restart_cannot_fix_do_not_restart_the_service(settings: dict[str, list[str]]) -> None:
     assert settings["Restart"] == ["on-failure"]
-    assert {int(code) for code in settings["RestartPreventExitStatus"][0].split()} == {ExitCode.CONFIG, ExitCode.USAGE}
+    permanent = {ExitCode.CONFIG, ExitCode.USAGE, ExitCode.NO_PERMISSION}
+    assert {int(code) for code in settings["RestartPreventExitStatus"][0].split()} == permanent
     # Restarts at this pace must be able to reach the limit.
     paced = int(settings["RestartSec"][0]) * int(settings["StartLimitBurst"][0])
     assert paced < int(settings["StartLimitIntervalSec"][0])

@@ -69,7 +69,9 @@ def test_the_tiny_preset_is_measured_on_a_cpu(report: BenchReport) -> None:
     assert path.captured == 22 == path.published + path.dropped + path.failed
     assert (path.failed, path.lost) == (0, 0)
     assert path.capture_to_receive_ms.p50 >= path.capture_to_publish_ms.p50 > path.outside_model_ms.p50 > 0
-    assert 0 < path.frames_per_s < 31
+    # The camera delivers 30 frames/s; the first record may have been received late, by no more than its latency.
+    received_s = (path.records - 1) / path.frames_per_s
+    assert received_s + path.capture_to_receive_ms.p99 / 1e3 > (path.records - 1) / 31
 
 
 def test_an_earlier_run_is_printed_beside_this_one(report: BenchReport, tmp_path: Path) -> None:

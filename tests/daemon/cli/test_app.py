@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -24,6 +26,8 @@ SERVER_PARTS = ("torch", "anyio", "structlog", "cv2", "safetensors", "triton")
 
 HEAVY_PARTS = ("torch", "anyio", "cv2", "safetensors")
 """Packages that take long to import."""
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 
 
 def retinad(*arguments: str, without: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
@@ -243,12 +247,40 @@ def test_check_and_run_refuse_the_same_settings_that_cannot_run(config: Path) ->
         assert "model.execution: execution 'captured' is not possible: it needs attention = 'triton'" in result.stderr
 
 
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root reads everything")
+def test_check_says_that_a_checkpoint_may_not_be_read(config: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "w.safetensors"
+    weights.touch(0)
+    config.write_text(f'{config.read_text()}[model]\ndevice = "cpu"\ncheckpoint = "{weights}"\n')
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    command = [*drop, sys.executable, "-m", "retinad.daemon", "check", str(config)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert result.returncode == ExitCode.CONFIG
+    assert f"model.checkpoint: it may not be read by this user (uid {os.geteuid()})" in result.stderr
+
+
+def test_a_checkpoint_that_is_none_ends_every_command_with_config(
+    config: Path, folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trying again cannot help; `run` ended with 69, which systemd tries again."""
+    weights = tmp_path / "w.pt"
+    weights.write_text("version https://git-lfs.github.com/spec/v1\n")
+    config.write_text(f'{config.read_text()}[model]\npreset = "tiny"\ndevice = "cpu"\ncheckpoint = "{weights}"\n')
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    assert "model.checkpoint: it is a git-lfs pointer" in capsys.readouterr().err
+    weights.write_bytes(b"\xff" * 100)  # only loading it can tell
+    assert run_command(["check", str(config)]) == ExitCode.OK
+    result = retinad("run", str(config), **folders)
+    assert result.returncode == ExitCode.CONFIG
+    assert "w.pt was not written by torch.save" in str(log_of(result)[-1]["event"])
+
+
 def test_a_conversion_accepts_the_config_of_a_machine_with_a_gpu(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.write_text('[model]\npreset = "tiny"\ndevice = "cuda:7"\nattention = "triton"\nexecution = "captured"\n')
     arguments = [f"{config}.pt", "--mixers", "kda", "-o", f"{config}.safetensors", "--config", str(config)]
-    assert run_command(["convert", *arguments]) == ExitCode.UNAVAILABLE
+    assert run_command(["convert", *arguments]) == ExitCode.CONFIG
     assert "config.toml.pt: No such file" in capsys.readouterr().err
 
 
@@ -269,6 +301,60 @@ def test_cameras_describes_each_source(config: Path, tmp_path: Path, capsys: pyt
     assert heads[0] == "a: 640x480, 30 frames/s (fps caps it at 2), by synthetic"
     assert heads[1].startswith("b: missing: ")
     assert heads[2].startswith("c: refused: ")
+
+
+# What cannot be read or written
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_this_user_may_not_read_is_no_error_of_the_command_line(command: Callable[..., None]) -> None:
+    """Its reader reports it: a config with the exit code of a config."""
+    files = [hint for hint in get_type_hints(command, include_extras=True).values() if Path in get_args(hint)]
+    files += [hint for hint in get_type_hints(command, include_extras=True).values() if Path | None in get_args(hint)]
+    assert [hint for hint in files if hint.__metadata__[0].readable] == []
+
+
+@pytest.mark.parametrize("output", ["none/x.json", "folder"])
+def test_the_report_of_a_benchmark_is_tried_before_the_measurement(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    began = time.monotonic()
+    assert run_command(["bench", str(config), "--json", str(tmp_path / output)]) == ExitCode.CANNOT_CREATE
+    assert time.monotonic() - began < 5
+    assert f"{tmp_path / output} cannot be written" in capsys.readouterr().err
+
+
+def test_the_output_of_a_conversion_is_tried_before_the_weights_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "none" / "x.safetensors"
+    assert run_command(["convert", "/nope", "--mixers", "kda", "-o", str(out)]) == ExitCode.CANNOT_CREATE
+    assert f"{out} cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_the_folder_of_an_extraction_is_tried_before_the_model_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinad.daemon.extract.job.writing_problem", lambda folder: "the disk is full")
+    arguments = ["extract", "synthetic:?frames=5", "--preset", "tiny", "-o", str(tmp_path / "out")]
+    assert run_command(arguments) == ExitCode.CANNOT_CREATE
+    printed = capsys.readouterr().err
+    assert f"{tmp_path / 'out'} cannot be written: the disk is full" in printed
+    assert "loading" not in printed
+
+
+def test_check_says_that_memories_will_not_be_kept(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    text = config.read_text()
+    config.write_text(f'{text}[service]\nkeep_state = true\nstate_dir = "{tmp_path}/file/state"\n')
+    assert run_command(["check", str(config)]) == ExitCode.OK
+    assert "note: the streams' memories will not be kept" in capsys.readouterr().err
+    config.write_text(f'{text}[service]\nstate_dir = "{tmp_path}/file/state"\n')
+    assert run_command(["check", str(config)]) == ExitCode.OK
+    assert capsys.readouterr().err == ""
 
 
 # schema, version
@@ -339,8 +425,49 @@ def test_run_names_a_port_in_use_and_ends_with_unavailable(config: Path, folders
 def test_run_refuses_a_runtime_folder_that_is_a_file(config: Path, folders: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "run").write_text("not a folder")
     result = retinad("run", "-c", str(config), **folders)
-    assert result.returncode == ExitCode.UNAVAILABLE
+    assert result.returncode == ExitCode.CANNOT_CREATE
     assert "is not a folder" in str(log_of(result)[-1]["event"])
+
+
+@needs_root
+@pytest.mark.parametrize("place", ["run", "state", "cache"])
+def test_run_takes_no_folder_of_another_user(place: str, config: Path, folders: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / place).mkdir()
+    os.chown(tmp_path / place, 12345, 12345)
+    result = retinad("run", "-c", str(config), **folders)
+    assert result.returncode == ExitCode.NO_PERMISSION
+    assert f"{tmp_path / place} belongs to another user, uid 12345" in str(log_of(result)[-1]["event"])
+
+
+@needs_root
+def test_run_takes_no_lock_of_another_user(config: Path, folders: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "features.sock.lock").touch()
+    os.chown(tmp_path / "features.sock.lock", 12345, 12345)
+    result = retinad("run", "-c", str(config), **folders)
+    assert result.returncode == ExitCode.NO_PERMISSION
+    assert "features.sock.lock belongs to another user, uid 12345" in str(log_of(result)[-1]["event"])
+
+
+@pytest.mark.parametrize("command", ["run", "extract"])
+def test_no_folder_for_temporary_files_is_a_plain_error(
+    command: str, config: Path, folders: dict[str, str], tmp_path: Path
+) -> None:
+    """A container whose file system is read-only, for example."""
+    (tmp_path / "cache").write_text("not a folder")
+    script = "import tempfile\ndef fail(**options): raise FileNotFoundError(2, 'No usable temporary directory found')\n"
+    script += "tempfile.TemporaryDirectory = fail\nfrom retinad.daemon.cli.app import main\nmain()"
+    arguments = ["run", "-c", str(config)] if command == "run" else ["extract", "synthetic:", "-o", f"{tmp_path}/out"]
+    result = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        env=os.environ | folders,
+    )
+    assert result.returncode == ExitCode.CANNOT_CREATE
+    assert "no folder for temporary files" in result.stderr
+    assert "set TMPDIR" in result.stderr
 
 
 def test_run_leaves_the_saved_streams_of_another_service_alone(

@@ -49,6 +49,8 @@ def test_a_hybrid_takes_a_quarter_of_it(tmp_path: Path) -> None:
         ('source = "/dev/video0"\nsize = [1280, 720]\n', None, "frames of 1280x720, 518x294"),
         ('source = "synthetic:?width=320&height=240"\n', None, "frames of 320x240, 518x392"),
         ('source = "/dev/video0"\nsize = [1280, 720]\n', (800, 800), "frames of 800x800, 518x518"),
+        ('source = "/dev/video0"\ncrop = [8, 8, 320, 240]\n', None, "frames of 320x240, 518x392"),
+        ('source = "/dev/video0"\ncrop = [8, 8, 320, 240]\n', (800, 800), "frames of 320x240, 518x392"),
         ('source = "/x.mp4"\nmode = "lossless"\nstream = { run_frames = 8 }\n', None, "7.73 GiB for 79 frames"),
     ],
 )

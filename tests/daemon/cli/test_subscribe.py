@@ -161,6 +161,46 @@ def test_a_folder_that_cannot_be_created_ends_with_69(tmp_path: Path, capsys: py
     assert "file" in capsys.readouterr().err
 
 
+def test_what_cannot_be_saved_is_named_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(record: FeaturesRecord, path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FeaturesRecord, "save_npz", refuse)
+    with published(features(0)) as endpoint:
+        assert print_messages(endpoint=endpoint, timeout_s=5, save=tmp_path) == ExitCode.IO_ERROR
+    assert f"{tmp_path}/cam1-a1-0000-00000000.npz cannot be written: No space left" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    print_messages(endpoint="tcp://127.0.0.1:1", save=tmp_path / "file")
+    print_messages(endpoint="tcp://127.0.0.1:1", save=tmp_path / "file" / "below")
+    printed = capsys.readouterr().err
+    assert f"{tmp_path}/file exists and is not a folder" in printed
+    assert f"the folder {tmp_path}/file/below cannot be created: Not a directory" in printed
+    assert "Errno" not in printed
+
+
+class FullOutput(io.StringIO):
+    """A disk without room."""
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_full_standard_output_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with published(features(0)) as endpoint:
+        assert print_messages(endpoint=endpoint, timeout_s=5, output=FullOutput()) == ExitCode.IO_ERROR
+    assert "standard output cannot be written: No space left" in capsys.readouterr().err
+
+
+def test_saving_has_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with published(*map(features, range(5))) as endpoint:
+        code = print_messages(endpoint=endpoint, timeout_s=5, save=tmp_path, save_limit_gb=300e-9)
+    assert code == ExitCode.IO_ERROR
+    assert "raise --save-limit" in capsys.readouterr().err
+    assert 1 <= len(list(tmp_path.iterdir())) < 5
+
+
 def test_a_closed_pipe_is_not_an_error() -> None:
     """As in `retinad subscribe ... | head -1`."""
 
@@ -191,6 +231,13 @@ def test_each_kind_has_a_readable_line() -> None:
         "status  cam1  backoff  refused  next try in 1.2 s  10.0 frames/s  published 0  dropped 0  failed 0",
         "hello  retinad 0.1  model tiny random:0  cameras cam1 (running)",
     ]
+
+
+def test_a_status_line_has_both_rates_and_says_overload() -> None:
+    words = "overloaded: 5.1 of 20.0 frames/s are published, the rest is dropped"
+    status = StatusHeader(camera="cam1", state="running", fps=20.0, published_fps=5.11, overload=words)
+    line = text_line(make_record(decode(plain(status))))
+    assert line.startswith(f"status  cam1  running  source 20.0 frames/s  published 5.1 frames/s  {words}  published 0")
 
 
 def test_the_command_needs_the_base_install_only() -> None:

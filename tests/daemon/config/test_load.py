@@ -69,6 +69,10 @@ def refuse(load: Load) -> Refuse:
     return problems
 
 
+def write_key(path: Path, key: str = "0" * 40) -> None:
+    path.write_text(f'curve\n    public-key = "{key}"\n    secret-key = "{key}"\n')
+
+
 # Values
 
 
@@ -78,6 +82,8 @@ def test_a_config_with_one_camera_is_the_defaults(load: Load) -> None:
         log=LogConfig(),
         state_dir=Path("/s"),
         keep_state=False,
+        keep_state_timeout_s=30.0,
+        keep_state_max_age_s=None,
         runtime_dir=Path("/run/retinad"),
         exit_when_done=True,
         publish=PublishConfig(endpoints=("ipc:///run/retinad/features.sock", "tcp://127.0.0.1:5555")),
@@ -133,7 +139,7 @@ def test_every_field_of_the_pipeline_can_be_set(config: type, table: type, elsew
 
 def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
     (tmp_path / "weights.pt").touch()
-    (tmp_path / "server.key_secret").touch()
+    write_key(tmp_path / "server.key_secret")
     config = load(
         f"""
         [service]
@@ -142,6 +148,8 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         state_dir = "/state"
         exit_when_done = false
         keep_state = true
+        keep_state_timeout_s = 60
+        keep_state_max_age_s = 3600.0
         [publish]
         endpoints = ["tcp://0.0.0.0:6000", "ipc://{{runtime}}/x"]
         buffer_mb = 128
@@ -199,6 +207,8 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         transport = "udp"
         size = [1280, 720]
         fourcc = "MJPG"
+        crop = [1, 2, 30, 40]
+        enabled = true
         stream = {{ window = 9 }}
     """,
         {"XDG_RUNTIME_DIR": "/run/user/7"},
@@ -219,6 +229,8 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         (1280, 720),
         "MJPG",
         stream,
+        True,
+        (1, 2, 30, 40),
     )
     network = NetworkConfig(128, 2, 3, 2.0, 8, "conv", 2, False, ("kda",))
     output = OutputConfig((0, 2), (TokenGroup.POOLED, TokenGroup.SCALE), 2, "float32")
@@ -245,6 +257,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
     assert config.publish == PublishConfig(endpoints, 128, 1.0, curve, True)
     assert (config.log, config.state_dir, config.exit_when_done) == (LogConfig("debug", "json"), Path("/state"), False)
     assert config.keep_state
+    assert (config.keep_state_timeout_s, config.keep_state_max_age_s) == (60.0, 3600.0)
 
 
 def test_the_preset_follows_the_device_and_streams_follow_the_preset(load: Load) -> None:
@@ -327,6 +340,8 @@ def test_an_unknown_key_is_an_error_with_its_place_and_a_suggestion(
         for value in ("0", "-1", "1.5")
     ]
     + [("service", "log_level", value) for value in ('"loud"', "10")]
+    + [("service", "keep_state_timeout_s", value) for value in ("0", "-1", "1e9", '"30"')]
+    + [("service", "keep_state_max_age_s", value) for value in ("0", "1e12", "true")]
     + [("service", "exit_when_done", "1"), ("service", "state_dir", '""'), ("service", "keep_state", '"yes"')],
 )
 def test_a_wrong_value_is_an_error_at_its_key(refuse: Refuse, table: str, key: str, value: str) -> None:
@@ -344,12 +359,14 @@ def test_a_wrong_value_is_an_error_at_its_key(refuse: Refuse, table: str, key: s
     + [("mode", value) for value in ('"lve"', "1")]
     + [("loop", value) for value in ("-1", "1.0", "true")]
     + [("size", value) for value in ("[640]", "[640, 480, 3]", "[640, 0]", '"640x480"', "[640.0, 480]")]
+    + [("crop", value) for value in ("[0, 0, 8]", "[0, 0, 8, 0]", "[-1, 0, 8, 8]", "[0, 0, 641, 8]", "[0, 1, 8, 480]")]
     + [("fourcc", value) for value in ('"MJPEG"', '"MJ"', "1", '"MJP\\n"')]
     + [
         ("queue_frames", "0"),
         ("connect_timeout_s", "0"),
         ("stall_timeout_s", "inf"),
         ("retry", "1"),
+        ("enabled", "0"),
         ("transport", '"x"'),
     ],
 )
@@ -411,16 +428,16 @@ def test_a_name_that_is_used_twice_is_an_error(refuse: Refuse) -> None:
 
 
 def test_more_cameras_than_any_service_has_are_an_error(refuse: Refuse) -> None:
-    """Each takes time to check, and a reload that takes too long is abandoned without a reason."""
+    """Each camera takes time to check, and a reload that takes too long is abandoned without a reason."""
     (problem,) = refuse(f"camera = [{'{},' * 100_000}]")
     assert (problem.key, problem.message) == ("camera", "expected at most 4096 cameras, got 100000")
 
 
 def test_of_many_errors_the_first_are_reported_and_the_rest_counted(refuse: Refuse) -> None:
-    """A reload logs them in one line."""
+    """A reload logs all errors in one line."""
     problems = refuse("[model]\n" + "".join(f"key{number} = 1\n" for number in range(250)) + CAMERA)
     assert [problem.line for problem in problems] == [*range(2, 102), None]
-    assert problems[-1].message == "150 more are wrong"
+    assert problems[-1].message == "150 more problems are not listed"
 
 
 @pytest.mark.parametrize("text", ["", "camera = []\n", "camera = 3\n", '[camera]\nname = "a"\nsource = "0"\n'])
@@ -499,7 +516,7 @@ def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path
     (tmp_path / "a.pt").touch()
     both = f'[model]\ncheckpoint = "{tmp_path}/a.pt"\nbackbone_checkpoint = "{tmp_path}/a.pt"\n'
     messages = [problem.message for problem in refuse(f"{CAMERA}{both}")]
-    assert any("no checkpoint with it" in message for message in messages)
+    assert any("no checkpoint as well" in message for message in messages)
     assert any("dinov2_vits14_reg" in message for message in messages)  # the tiny preset has no DINOv2 embedding
 
 
@@ -531,7 +548,7 @@ def test_settings_that_cannot_run_on_their_device_are_refused_with_their_place(r
 
 
 def test_problems_of_all_steps_are_reported_together(refuse: Refuse) -> None:
-    """A variable without a key, an unknown key, a value, two values that do not fit, and what its device cannot run."""
+    """A variable that names no key, an unknown key, wrong values, a conflict, and a setting that the CPU cannot run."""
     text = """
 [service]
 log_levle = "info"
@@ -603,9 +620,17 @@ def test_no_error_shows_a_secret(refuse: Refuse, text: str) -> None:
         (f'{CAMERA}[model]\nmixers = ["kad"]\n', 'got "kad"'),
         (f'{CAMERA}[model]\ndevice = "gpu"\n', 'got "gpu"'),
         (f'{CAMERA}mode = "alive"\n', 'got "alive"'),
-        ('[[camera]]\nname = "front door!"\nsource = "synthetic:"\n', "got a string"),
-        ('[[camera]]\nname = "front door"\nsource = "synthetic:"\n', 'got "front door"'),
-        (f'{CAMERA}[model]\ncheckpoint = ""\n', "got a string"),
+        ('[[camera]]\nname = "front door!"\nsource = "synthetic:"\n', 'got "front door!" (a space, ! are not allowed)'),
+        ('[[camera]]\nname = "front door"\nsource = "synthetic:"\n', 'got "front door" (a space is not allowed)'),
+        ('[[camera]]\nname = "Haustür"\nsource = "synthetic:"\n', 'got "Haustür" (ü is not allowed)'),
+        ('[[camera]]\nname = "玄関"\nsource = "synthetic:"\n', 'got "玄関" (玄, 関 are not allowed)'),
+        (f'[[camera]]\nname = "{"a" * 65}"\nsource = "synthetic:"\n', "got 65 characters"),
+        ('[[camera]]\nname = ""\nsource = "synthetic:"\n', "got an empty string"),
+        ('[[camera]]\nname = "u:pw@h"\nsource = "synthetic:"\n', "got a string"),
+        ('[[camera]]\nname = "a\\u0007"\nsource = "synthetic:"\n', "got a string"),
+        (f'{CAMERA}fourcc = "MJPEG"\n', 'got "MJPEG"'),
+        (f'{CAMERA}[model]\ncheckpoint = "{"x" * 5000}"\n', "got 5000 characters"),
+        (f'{CAMERA}[model]\ncheckpoint = ""\n', "got an empty string"),
         (f'{CAMERA}fps = "ten"\n', "got a string"),
     ],
 )
@@ -626,6 +651,14 @@ def test_an_error_quotes_a_word_where_a_choice_belongs_and_no_other_string(refus
         ('[[camera]]\nname = """abc\n\n\n', "camera[0].name", 2, 1),
         ("[publish\nbuffer_mb = 1\n", "", 1, None),
         ("x = [1,\n2\n\n", "x[1]", 2, None),
+        # What a header or a key does wrong is not the fault of the key before it.
+        ("[publish]\nbuffer_mb = 1\n[[camera]\n", "", 3, None),
+        ("[publish]\nbuffer_mb = 1\n[model\n", "", 3, None),
+        ("[publish]\nbuffer_mb = 1\n= 3\n", "", 3, None),
+        ("[publish]\nbuffer_mb = 1\n\nü = 3\n", "", 4, None),
+        ("[publish]\nbuffer_mb = 1\nheartbeat_s 3\n", "publish.heartbeat_s", 3, None),
+        ('[publish]\nendpoints = [\n  "a"\n  "b"\n]\n', "publish.endpoints[0]", 4, None),
+        ('[publish]\nendpoints = ["a"\n[model]\n', "publish.endpoints[0]", 3, None),
     ],
 )
 def test_a_syntax_error_has_line_column_and_key(
@@ -635,6 +668,38 @@ def test_a_syntax_error_has_line_column_and_key(
     assert (problem.key, problem.line) == (key, line)
     assert problem.column == column or (column is None and problem.column is not None)
     assert problem.message.startswith("not TOML")
+
+
+def test_a_broken_header_is_quoted(refuse: Refuse) -> None:
+    (problem,) = refuse(CAMERA + "[[camera]  # the second\n")
+    assert problem.message == "not TOML: Expected ']]' at the end of an array declaration, got [[camera]"
+    (problem,) = refuse(f"{CAMERA}[rtsp://u:{SECRET}@h\n")
+    assert "got" not in problem.message
+
+
+def test_a_repeated_name_says_where_the_first_is(refuse: Refuse) -> None:
+    (problem,) = refuse(CAMERA + CAMERA.replace('"a"', '"b"') + CAMERA)
+    assert (problem.line, problem.message) == (8, '"a" is already the camera at line 2')
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('[publish]\nendpoints = "tcp://127.0.0.1:1"\n', 'write ["tcp://..."]'),
+        (f'[publish]\nendpoints = "{SECRET_SOURCE}"\n', 'write ["..."]'),
+        ('[model]\ntokens = "camera"\n', 'write ["camera"]'),
+        ("fps = '25'\n", "write 25 without quotes"),
+        ("retry = 'false'\n", "write false without quotes"),
+        ("[service]\nlog_file = '/var/log/x'\n", "known keys: log_level, log_format"),
+        ("[service]\nlog_levle = 'info'\n", "did you mean `log_level`?"),
+        ("frames = 3\n", "known keys: "),
+        ("queue_frame = 3\n", "did you mean `queue_frames`?"),
+        ("queueframes = 3\n", "did you mean `queue_frames`?"),
+    ],
+)
+def test_a_hint_means_the_same(refuse: Refuse, text: str, hint: str) -> None:
+    (problem,) = refuse(CAMERA + text)
+    assert problem.hint.startswith(hint)
 
 
 def test_a_missing_config_is_an_error(tmp_path: Path) -> None:
@@ -704,6 +769,7 @@ def test_windows_line_ends_and_byte_order_marks_are_read(load: Load) -> None:
         ("RETINAD_MODEL__LAYERS", "[1]", lambda config: config.model.output.layers, (1,)),
         ("RETINAD_STREAM__WINDOW", "3", lambda config: config.cameras[0].stream.window, 3),
         ("RETINAD_CAMERA__A_B__SOURCE", "2", lambda config: config.cameras[0].source, "2"),
+        ("RETINAD_CAMERA__A_B__CROP", "[0, 8, 64, 48]", lambda config: config.cameras[0].crop, (0, 8, 64, 48)),
         ("RETINAD_CAMERA__A_B__FOURCC", "1234", lambda config: config.cameras[0].fourcc, "1234"),
         ("RETINAD_CAMERA__A_B__STREAM__WINDOW", "4", lambda config: config.cameras[0].stream.window, 4),
     ],
@@ -748,10 +814,135 @@ def test_a_source_that_is_not_text_is_an_error(refuse: Refuse) -> None:
     assert "UTF-8" in problem.message
 
 
-def test_cameras_whose_variables_would_collide_have_none(refuse: Refuse) -> None:
-    text = CAMERA.replace('"a"', '"x-1"') + CAMERA.replace('"a"', '"x_1"')
-    (problem,) = refuse(text, {"RETINAD_CAMERA__X_1__FPS": "1"})
-    assert problem.key == "RETINAD_CAMERA__X_1__FPS"
+@pytest.mark.parametrize(
+    ("names", "variable"),
+    [
+        (("x-1", "x_1"), "RETINAD_CAMERA__X_1__FPS"),
+        (("Hall", "hall"), "RETINAD_CAMERA__HALL__SOURCE"),
+    ],
+)
+def test_a_variable_that_fits_two_cameras_names_both(refuse: Refuse, names: tuple[str, str], variable: str) -> None:
+    text = "".join(CAMERA.replace('"a"', f'"{name}"') for name in names)
+    (problem,) = refuse(text, {variable: "1"})
+    assert problem.key == variable
+    assert problem.message == f"fits two cameras, {names[0]} and {names[1]}"
+
+
+LINKS = {
+    "RETINAD_SERVICE_HOST": "10.0.48.109",
+    "RETINAD_SERVICE_PORT": "5555",
+    "RETINAD_SERVICE_PORT_ZMQ": "5555",
+    "RETINAD_PORT": "tcp://10.0.48.109:5555",
+    "RETINAD_PORT_5555_TCP": "tcp://10.0.48.109:5555",
+    "RETINAD_PORT_5555_TCP_PROTO": "tcp",
+    "RETINAD_PORT_5555_TCP_PORT": "5555",
+    "RETINAD_PORT_5555_TCP_ADDR": "10.0.48.109",
+    "RETINAD_X_2_SERVICE_HOST": "fd00::1",
+    "RETINAD_X_2_PORT": "udp://[fd00::1]:53",
+    "RETINAD_MODEL_PORT_53_UDP_ADDR": "fd00::1",
+    "RETINAD_NAME": "/web/retinad",
+}
+"""Variables of Services `retinad`, `retinad-x-2` and `retinad-model`, and of an old link of Docker."""
+
+
+def test_variables_of_a_service_of_the_same_name_are_passed_over(load: Load) -> None:
+    config = load(CAMERA, LINKS)
+    (note,) = config.notes
+    assert "Kubernetes" in note
+    assert "enableServiceLinks: false" in note
+    assert load(CAMERA).notes == ()
+    assert config == load(CAMERA)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_each_of_these_variables_is_known(load: Load, link: str) -> None:
+    assert link in load(CAMERA, {link: LINKS[link]}).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("RETINAD_PORT", "5555"),
+        ("RETINAD_SERVICE_HOST", "true"),
+        ("RETINAD_SERVICE_STATE_DIR", "/x"),
+        ("RETINAD_SERVICE_LOG_LEVEL", "info"),
+        ("RETINAD_PUBLISH__BUFER_MB", "tcp://10.0.48.109:5555"),
+        ("RETINAD_MODEL__PORT", "tcp://10.0.48.109:5555"),
+        ("RETINAD_NAME", "hall"),
+    ],
+)
+def test_a_misspelt_variable_stays_an_error_beside_them(refuse: Refuse, variable: str, value: str) -> None:
+    (problem,) = refuse(CAMERA, LINKS | {variable: value})
+    assert problem.key == variable
+
+
+# What the service would refuse later
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "no public key"),
+        (f'public-key = "{"0" * 40}"\n', "no secret key"),
+        ("public-key\n", "no `=`"),
+        (None, "no such"),
+    ],
+)
+def test_a_server_key_that_is_none_is_an_error(
+    refuse: Refuse, tmp_path: Path, content: str | None, reason: str
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_text(content)
+    (problem,) = refuse(with_keys(tmp_path / "key", tmp_path))
+    assert problem.key == "publish.curve.server_secret_key_file"
+    assert reason in problem.message
+
+
+def test_a_server_key_that_is_no_curve_key_is_an_error(refuse: Refuse, tmp_path: Path) -> None:
+    write_key(tmp_path / "key", SECRET)
+    (problem,) = refuse(with_keys(tmp_path / "key", tmp_path))
+    assert "not a CURVE key" in problem.message
+
+
+def test_a_clients_key_that_cannot_be_used_is_named(load: Load, tmp_path: Path) -> None:
+    write_key(tmp_path / "server")
+    write_key(tmp_path / "good.key")
+    write_key(tmp_path / "junk.key", SECRET)
+    (tmp_path / "folder.key").mkdir()
+    config = load(with_keys(tmp_path / "server", tmp_path))
+    assert [name in note for name, note in zip(("folder.key", "junk.key"), config.notes, strict=True)] == [True, True]
+    assert SECRET not in str(config.notes)
+
+
+def with_keys(server: Path, clients: Path) -> str:
+    curve = f'server_secret_key_file = "{server}", authorized_keys_dir = "{clients}"'
+    return f"{CAMERA}[publish]\ncurve = {{ {curve} }}\n"
+
+
+@pytest.mark.parametrize(
+    ("socket", "reason"),
+    [("none/x.sock", "there is no folder"), ("file/x.sock", "there is no folder"), ("folder", "is a folder")],
+)
+def test_a_socket_that_cannot_be_made_is_an_error(refuse: Refuse, tmp_path: Path, socket: str, reason: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (problem,) = refuse(f'{CAMERA}[publish]\nendpoints = ["ipc://{tmp_path}/{socket}"]\n')
+    assert problem.key == "publish.endpoints[0]"
+    assert reason in problem.message
+
+
+def test_a_socket_in_a_folder_of_others_is_an_error(
+    refuse: Refuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *arguments: False)
+    (problem,) = refuse(f'{CAMERA}[publish]\nendpoints = ["ipc://{tmp_path}/x.sock"]\n')
+    assert "this user may not make files" in problem.message
+
+
+def test_a_socket_in_the_runtime_folder_needs_no_folder_yet(load: Load, tmp_path: Path) -> None:
+    text = f'{CAMERA}[publish]\nendpoints = ["ipc://{{runtime}}/x.sock", "ipc://@abstract"]\n'
+    runtime = tmp_path / "not" / "there"
+    assert load(text, {"RUNTIME_DIRECTORY": str(runtime)}).publish.endpoints[0] == f"ipc://{runtime}/x.sock"
 
 
 # Credentials
@@ -759,7 +950,7 @@ def test_cameras_whose_variables_would_collide_have_none(refuse: Refuse) -> None
 
 def test_a_source_can_be_a_credential(load: Load, tmp_path: Path) -> None:
     (tmp_path / "door").write_text(SECRET_SOURCE + "\n")
-    (tmp_path / "curve").touch()
+    write_key(tmp_path / "curve")
     config = load(
         f"""
         [publish.curve]
@@ -857,3 +1048,26 @@ def test_a_live_camera_runs_one_frame_per_step(load: Load) -> None:
         f'{CAMERA}[[camera]]\nname = "b"\nsource = "synthetic:"\nmode = "lossless"\n[stream]\nrun_frames = 4\n'
     )
     assert [camera.stream.run_frames for camera in config.cameras] == [1, 4]
+
+
+def test_a_disabled_camera_is_checked_and_not_opened(load: Load, refuse: Refuse) -> None:
+    text = '[[camera]]\nname = "a"\nsource = "synthetic:"\n[[camera]]\nname = "b"\nsource = "0"\nenabled = false\n'
+    config = load(text)
+    assert [camera.name for camera in config.cameras] == ["a"]
+    assert [camera.name for camera in config.disabled] == ["b"]
+    assert "enabled = false" in show_config(config)
+    assert [camera.name for camera in load(text, {"RETINAD_CAMERA__B__ENABLED": "true"}).cameras] == ["a", "b"]
+    (problem,) = refuse(text, {"RETINAD_CAMERA__A__ENABLED": "false"})
+    assert "every camera is disabled" in problem.message
+    (problem,) = refuse(text + "fps = 0\n")
+    assert problem.line == 8
+    (problem,) = refuse(text.replace('"b"', '"a"'))
+    assert "same name" in problem.message or "already" in problem.message
+
+
+def test_a_crop_is_compared_with_a_size_that_is_known(load: Load, refuse: Refuse) -> None:
+    text = '[[camera]]\nname = "a"\nsource = "{}"\ncrop = [320, 240, 320, 240]\n'
+    assert load(text.format("synthetic:")).cameras[0].crop == (320, 240, 320, 240)
+    assert load(text.format("rtsp://h/x")).cameras[0].crop == (320, 240, 320, 240)
+    (problem,) = refuse(text.format("synthetic:?width=600"))
+    assert "crop = [320, 240, 320, 240] reaches beyond a frame of 600x480 pixels" in problem.message

@@ -16,11 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import cv2
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from retinad.daemon.cli.app import run_command
 from retinad.daemon.config.job import load_job_config
@@ -37,8 +38,10 @@ from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.prefetch import Prefetcher
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frames import Frame, Outcome
+from retinad.pipeline.model.checkpoint import load_model
 
 from ...deadlines import scaled
+from ...pipeline.capture.servers import FakeServer, draw_number, files, mjpeg
 from ..records import features_of, is_end
 from ..service_rig import camera, receive_until, running, subscriber, write_config, write_frames
 
@@ -112,6 +115,50 @@ def assert_same(folder: Path, other: Path) -> None:
 
 
 # Same numbers as the service
+
+
+@pytest.mark.parametrize("name", ["a.avi", "a.mkv", "list.m3u8", "0.png"])
+def test_a_recording_on_a_web_server_has_the_features_of_the_file(tmp_path: Path, name: str) -> None:
+    for number in range(10):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), draw_number(number))
+    for path, codec in (("a.avi", "MJPG"), ("a.mkv", "FFV1"), ("a.ts", "MPG2")):
+        code = cv2.VideoWriter.fourcc(*codec)
+        writer = cv2.VideoWriter(str(tmp_path / path), cv2.CAP_FFMPEG, code, 25.0, (320, 240))
+        for number in range(10):
+            writer.write(draw_number(number))
+        writer.release()
+    (tmp_path / "list.m3u8").write_text("#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:0.4,\na.ts\n#EXT-X-ENDLIST\n")
+    server = FakeServer(files(tmp_path))
+    try:
+        url = f"http://u:s3cret@127.0.0.1:{server.port}/{name}"
+        code_there, said = play(wanted(tmp_path, url, out="there"))
+    finally:
+        server.stop()
+    assert code_there is ExitCode.OK, said
+    assert "s3cret" not in said + (tmp_path / "there" / "index.json").read_text()
+    play(wanted(tmp_path, tmp_path / ("a.ts" if name == "list.m3u8" else name), out="here"))
+    for one, two in zip(tensors_of(tmp_path / "there"), tensors_of(tmp_path / "here"), strict=True):
+        assert all(torch.equal(one[key], two[key]) for key in two)
+
+
+def test_a_camera_on_a_web_server_is_no_recording(tmp_path: Path) -> None:
+    server = FakeServer(mjpeg(50))
+    try:
+        with pytest.raises(JobError, match="has no end"):
+            play(wanted(tmp_path, f"http://127.0.0.1:{server.port}/x"))
+    finally:
+        server.stop()
+
+
+def test_a_fifo_is_refused_without_a_look_at_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(JobError, match="is a FIFO"):
+        play(wanted(tmp_path, tmp_path / "fifo"))
+
+
+def test_the_help_names_web_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["extract", "--help"]) == 0
+    assert "web server" in " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
 
 
 def test_images_have_the_features_that_the_service_publishes(tmp_path: Path) -> None:
@@ -517,6 +564,19 @@ def test_a_device_failure_keeps_what_the_checkpoint_has(
 
 
 # Messages
+
+
+def test_weights_that_mean_nothing_are_named_before_and_after_the_work(tmp_path: Path) -> None:
+    """Hours of work are in between."""
+    job = wanted(tmp_path, "synthetic:?width=64&height=48&frames=4")
+    _, said = play(job)
+    assert said.count("the weights are random") == 2
+    model, _ = load_model(job.model)
+    save_file(model.state_dict(), tmp_path / "w.safetensors", metadata={"retinad": "NOT trained since"})
+    _, said = play(
+        replace(job, out=tmp_path / "noted", model=replace(job.model, checkpoint=tmp_path / "w.safetensors"))
+    )
+    assert said.count("note in the checkpoint: NOT trained since") == 2
 
 
 def test_a_progress_line_has_frames_rate_and_remaining_time() -> None:

@@ -2,10 +2,13 @@
 
 import json
 import logging
+import os
+import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -133,6 +136,20 @@ def test_a_crash_of_the_interpreter_leaves_a_stack(run: Run) -> None:
     assert "Fatal Python error: Segmentation fault" in result.stderr
 
 
+@pytest.mark.parametrize("crash", ["faulthandler._sigsegv()", "os.abort()"])
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_crash_ends_the_process_even_if_nobody_reads_its_log(run: Run, crash: str, kind: str) -> None:
+    ends = [end.detach() for end in socket.socketpair()] if kind == "socket" else list(os.pipe())
+    os.set_blocking(ends[1], False)
+    with suppress(BlockingIOError):
+        while os.write(ends[1], b"x" * 1000):
+            pass
+    os.set_blocking(ends[1], True)
+    assert run(crash, stderr=ends[1]).returncode < 0
+    for end in ends:
+        os.close(end)
+
+
 def test_standard_error_may_be_closed_or_broken(run: Run) -> None:
     script = "os.write(2, b'x\\n' * 100)\nlogging.getLogger('x').error('x')\nimport time\ntime.sleep(0.2)\n"
     script += "assert time.process_time() < 5\nos.write(1, b'done')"
@@ -142,14 +159,10 @@ def test_standard_error_may_be_closed_or_broken(run: Run) -> None:
 
 
 def _close_stderr() -> None:
-    import os
-
     os.close(2)
 
 
 def _break_stderr() -> None:
-    import os
-
     read_fd, write_fd = os.pipe()
     os.dup2(write_fd, 2)
     os.close(read_fd)

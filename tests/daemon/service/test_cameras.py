@@ -15,7 +15,7 @@ from retinad.daemon.service.camera_run import CameraServices
 from retinad.daemon.service.cameras import Cameras
 from retinad.daemon.service.snapshots import StreamSnapshots
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
-from retinad.pipeline.config import CameraConfig
+from retinad.pipeline.config import CameraConfig, ModelConfig, NetworkConfig, OutputConfig, StreamConfig
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.executor import StepOutput
@@ -179,3 +179,40 @@ async def test_all_configured_cameras_are_known_while_they_are_started_one_by_on
     assert running < len(configs)
     assert [name for name, _ in known] == ["a", "b", "c"]
     assert known[-1][1] is CameraState.CONNECTING
+
+
+class Lost(OneFrame):
+    """A camera whose source is lost after one frame, and stays away."""
+
+    def __init__(
+        self, config: CameraConfig, queue: FrameQueue, on_status: Callable[[CameraStatus], None], *, first_epoch: int
+    ) -> None:
+        super().__init__(config, queue, on_status, first_epoch=first_epoch)
+        self._on_status = on_status
+
+    async def run(self) -> CameraStatus:
+        stamp = FrameStamp(self.status.camera, 0, 0, 0, 0, None, (64, 48))
+        await self._queue.put(Frame(stamp, np.zeros((48, 64, 3), np.uint8)))
+        self.status = CameraStatus(self.status.camera, CameraState.BACKOFF, stream_epoch=0)
+        self._on_status(self.status)
+        await anyio.sleep_forever()
+        return self.status
+
+
+async def test_frames_of_a_first_block_do_not_wait_for_a_source_that_is_lost() -> None:
+    """Known fault: they were published when the source came back, a minute later, as if they were new."""
+    network = NetworkConfig(channels=32, heads=2, depth=2, patch_embed="conv")
+    model = ModelConfig(name="test", network=network, image_width=56, output=OutputConfig(layers=(1,)))
+    news, queues = News(), FrameQueues()
+    async with Worker(lambda: Engine(model)) as worker, anyio.create_task_group() as tasks:
+        delivery = Delivery(queues, news)
+        services = CameraServices(worker, delivery, StreamSnapshots(None, worker))
+        cameras = Cameras(tasks, queues, services, news, Lost)
+        tasks.start_soon(pump, queues, worker, delivery, 8)
+        await cameras.apply([CameraConfig("a", "synthetic:", stream=StreamConfig(scale_frames=4))])
+        with anyio.fail_after(scaled(20)):
+            while not news.records:  # noqa: ASYNC110  # what is watched has no event
+                await anyio.sleep(0.005)
+        await cameras.stop()
+        tasks.cancel_scope.cancel()
+    assert (news.records, news.ends) == ([(0, 0)], [(1, 1, 0, 0)])

@@ -1,6 +1,7 @@
 """Watchdog and report: the watchdog is fed while the worker idles or finishes steps, and not while a step hangs."""
 
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import anyio
@@ -10,10 +11,19 @@ from structlog.testing import capture_logs
 from retinad.daemon.service import cameras as cameras_module
 from retinad.daemon.service import status, systemd
 from retinad.daemon.service.cameras import PACE_S
-from retinad.daemon.service.heartbeat import FrameRate, beat, count_states, report
+from retinad.daemon.service.heartbeat import (
+    FrameRate,
+    ReportPace,
+    beat,
+    count_states,
+    report,
+    report_fields,
+    status_line,
+)
 from retinad.daemon.service.loop_lag import LoopLag
 from retinad.daemon.service.monitor import StateMonitor
-from retinad.daemon.service.state import CameraReport
+from retinad.daemon.service.state import CameraReport, ServiceState, overload
+from retinad.daemon.service.status import status_header
 from retinad.pipeline import worker as worker_module
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
@@ -162,3 +172,52 @@ def test_cameras_are_counted_by_state_and_ended_ones_are_included() -> None:
     played, here = CameraState.ENDED, CameraState.RUNNING
     assert count_states([played, here, here, played, here]) == "3 running, 2 ended"
     assert count_states([]) == "none"
+
+
+def state_of(
+    *, published_fps: float = 20.0, dropped_fps: float = 0.0, failed: int = 0, **changes: object
+) -> ServiceState:
+    status = CameraStatus("a", CameraState.RUNNING, fps=20.0, published_fps=published_fps, dropped_fps=dropped_fps)
+    camera = CameraReport(CameraConfig("a", "synthetic:"), replace(status, **changes), FrameCounters(), 0)  # type: ignore[arg-type]
+    monitor = StateMonitor((), {}, LoopLag(0.01))
+    totals = FrameCounters(published=7, failed=failed)
+    return replace(monitor.snapshot(), cameras=(camera,), totals=totals)
+
+
+def test_a_report_is_news_if_something_changed_and_once_a_minute() -> None:
+    now = 0.0
+    pace = ReportPace(lambda: now)
+    levels = []
+    for now, state in (  # noqa: B007  # the clock
+        (5.0, state_of()),
+        (10.0, state_of(published_fps=19.0)),
+        (15.0, state_of(failed=1)),
+        (20.0, state_of(failed=1)),
+        (25.0, state_of(failed=1, published_fps=5.0, dropped_fps=15.0)),
+        (30.0, state_of(failed=1, published_fps=6.0, dropped_fps=14.0)),
+        (80.0, state_of(failed=1, published_fps=6.0, dropped_fps=14.0)),
+        (85.0, state_of(failed=1, published_fps=6.0, dropped_fps=14.0)),
+        (90.0, state_of(failed=1, state=CameraState.BACKOFF)),
+    ):
+        levels.append(pace.level(state) == logging.INFO)
+    assert levels == [True, False, True, False, True, False, False, True, True]
+
+
+def test_the_report_has_both_rates_and_names_overloaded_cameras() -> None:
+    state = state_of(published_fps=5.0, dropped_fps=15.0)
+    fields = report_fields(state, 5.0)
+    assert (fields["frames_per_s"], fields["source_frames_per_s"], fields["overloaded"]) == (5.0, 20.0, ["a"])
+    assert status_line(state, 5.0) == "cameras: 1 running; 5.0 of 20.0 frames/s; overloaded: a"
+    assert "overloaded" not in report_fields(state_of(), 20.0)
+    assert status_line(state_of(), 20.0) == "cameras: 1 running; 20.0 of 20.0 frames/s"
+
+
+def test_overload_is_told_in_words_while_a_source_runs() -> None:
+    (camera,) = state_of(published_fps=5.0, dropped_fps=15.0).cameras
+    assert overload(camera.status) == "overloaded: 5.0 of 20.0 frames/s are published, the rest is dropped"
+    (header,) = (status_header(camera.status, camera.counters, state_of().process),)
+    assert (header.fps, header.published_fps, header.overload) == (20.0, 5.0, overload(camera.status))
+    for calm in (state_of(), state_of(published_fps=19.5, dropped_fps=0.5), state_of(published_fps=0.0)):
+        assert overload(calm.cameras[0].status) is None
+    gone = state_of(published_fps=5.0, dropped_fps=15.0, state=CameraState.BACKOFF)
+    assert overload(gone.cameras[0].status) is None

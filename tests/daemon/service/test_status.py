@@ -28,6 +28,7 @@ STATUS = CameraStatus(
     stream_epoch=3,
     size=(640, 480),
     fps=29.987,
+    published_fps=11.234,
     last_frame_age_s=0.12345,
     info=SourceInfo("ffmpeg", frame_count=200),
 )
@@ -84,6 +85,7 @@ EXPECTED = StatusHeader(
     next_try_s=1.5,
     stream_epoch=3,
     fps=29.99,
+    published_fps=11.23,
     source_size=(640, 480),
     last_frame_age_s=0.123,
     captured_total=100,

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from ..compiling import run_program
 
 SPECIALISED = """
@@ -20,6 +22,7 @@ def test_other_sizes_of_the_cache_or_of_images_compile_nothing() -> None:
     assert lines == ["stride_values", "stride_values stride_table eps", "stride_xf stride_of eps"]
 
 
+@pytest.mark.timeout(300)  # 7 s of compiling on an idle machine
 def test_compiles_for_hopper_without_spilling(tmp_path: Path) -> None:
     """In a separate process, because the interpreter replaces the compiler; no device is needed."""
     lines = run_program(["-m", "tests.kernels.fused.compile_ahead"], tmp_path)

@@ -178,6 +178,7 @@ def test_no_final_state_unless_asked(device: torch.device) -> None:
     assert make_call(1, device=device).using(output_final_state=False).attend(FUSED)[1] is None
 
 
+@pytest.mark.timeout(300)  # 7 s of compiling on an idle machine
 def test_compiles_for_hopper_without_spilling(tmp_path: Path) -> None:
     """In a separate process, because the interpreter replaces the compiler; no device is needed."""
     lines = run_program(["-m", "tests.kernels.kda.compile_ahead"], tmp_path)

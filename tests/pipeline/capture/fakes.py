@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import anyio
 import numpy as np
 
-from retinad.pipeline.capture.camera import OpenCapture
 from retinad.pipeline.capture.capture import Capture, CapturedFrame, OnLog
+from retinad.pipeline.capture.keeper import StartCapture
 from retinad.pipeline.capture.protocol import Ended
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.frames import Pixels
@@ -36,6 +36,16 @@ class FakeCapture(Capture):
     def pid(self) -> int:
         return 0
 
+    @property
+    def reusable(self) -> bool:
+        return False
+
+    async def load(self) -> None:
+        pass
+
+    async def open(self) -> None:
+        pass
+
     async def forward_log(self) -> None:
         await anyio.sleep_forever()
 
@@ -49,7 +59,7 @@ class FakeCapture(Capture):
         return CapturedFrame(pixels, self._count - 1, time.time_ns(), time.monotonic_ns(), pts_ns)
 
 
-def fake_device(script: Script, backend: str = "v4l2") -> OpenCapture:
+def fake_device(script: Script, backend: str = "v4l2") -> StartCapture:
     """A live source whose connections follow a script; the backend `v4l2` is watched for frozen images."""
     opened = itertools.count()
 
@@ -64,7 +74,7 @@ def fake_device(script: Script, backend: str = "v4l2") -> OpenCapture:
     return opener
 
 
-def uneven_file(pts_ms: Sequence[int | None], log: Sequence[str] = ()) -> OpenCapture:
+def uneven_file(pts_ms: Sequence[int | None], log: Sequence[str] = ()) -> StartCapture:
     """A file of one second that announces 30 frames and has frames at these times; its decoder prints these lines."""
 
     async def frames() -> AsyncIterator[tuple[Pixels, int | None]]:

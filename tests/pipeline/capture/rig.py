@@ -9,8 +9,10 @@ from typing import TypedDict, Unpack
 import anyio
 
 from retinad.pipeline.capture.backoff import Backoff
-from retinad.pipeline.capture.camera import Camera, CameraState, CameraStatus, OpenCapture
-from retinad.pipeline.capture.capture import Capture, OnLog, open_capture
+from retinad.pipeline.capture.camera import Camera, CameraState, CameraStatus
+from retinad.pipeline.capture.capture import Capture, OnLog, start_capture
+from retinad.pipeline.capture.keeper import StartCapture
+from retinad.pipeline.capture.starts import CaptureStarts
 from retinad.pipeline.config import CameraConfig, CaptureMode, RtspTransport
 from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
 from retinad.pipeline.frames import Frame
@@ -55,7 +57,13 @@ async def glance(frame: Frame) -> None:
     """Consume a frame without delay."""
 
 
-def make_rig(config: CameraConfig, *, backoff: Backoff = QUICK, capture: OpenCapture = open_capture) -> Rig:
+def make_rig(
+    config: CameraConfig,
+    *,
+    backoff: Backoff = QUICK,
+    capture: StartCapture = start_capture,
+    starts: CaptureStarts | None = None,
+) -> Rig:
     statuses: list[CameraStatus] = []
     captures: list[Capture] = []
     log: list[str] = []
@@ -67,7 +75,7 @@ def make_rig(config: CameraConfig, *, backoff: Backoff = QUICK, capture: OpenCap
             yield opened
 
     queue = FrameQueues().open(config.name, config.mode, config.queue_frames)
-    camera = Camera(config, queue, statuses.append, on_log=log.append, capture=recorded, backoff=backoff)
+    camera = Camera(config, queue, statuses.append, on_log=log.append, capture=recorded, starts=starts, backoff=backoff)
     return Rig(camera, queue, statuses, captures, log)
 
 
@@ -115,6 +123,7 @@ class Changes(TypedDict, total=False):
     transport: RtspTransport
     size: tuple[int, int] | None
     fourcc: str | None
+    crop: tuple[int, int, int, int] | None
 
 
 def lossless(source: str | Path, **changes: Unpack[Changes]) -> CameraConfig:

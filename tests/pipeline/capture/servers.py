@@ -3,10 +3,11 @@
 import itertools
 import re
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import cv2
@@ -20,6 +21,7 @@ class FakeServer:
 
     def __init__(self, handler: Handler) -> None:
         self.requests: list[str] = []
+        self.connections = 0
         self._handler = handler
         self._peers: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -62,11 +64,13 @@ class FakeServer:
             while True:
                 peer, _ = listener.accept()
                 self._peers.append(peer)
+                self.connections += 1
                 self._run(self._serve, peer)
 
     def _serve(self, peer: socket.socket) -> None:
         with peer, suppress(OSError):
-            self._handler(self, peer)
+            if peer.recv(1, socket.MSG_PEEK):  # not for a camera that only looks whether something listens here
+                self._handler(self, peer)
 
 
 def silent(server: FakeServer, peer: socket.socket) -> None:
@@ -85,13 +89,55 @@ def garbage(server: FakeServer, peer: socket.socket) -> None:
     peer.sendall(np.random.default_rng(0).bytes(4096))
 
 
-def rtsp_status(status: str) -> Handler:
+def rtsp_status(status: str, *logins: str) -> Handler:
+    """A response with an error; with 401 it offers these ways to log in, or Basic."""
+
     def handler(server: FakeServer, peer: socket.socket) -> None:
         while text := server.receive(peer):
             number = re.search(r"CSeq: *(\d+)", text, re.IGNORECASE)
-            extra = 'WWW-Authenticate: Basic realm="camera"\r\n' if status.startswith("401") else ""
+            offered = (logins or ('Basic realm="camera"',)) if status.startswith("401") else ()
+            extra = "".join(f"WWW-Authenticate: {login}\r\n" for login in offered)
             sequence = number[1] if number else "1"
             peer.sendall(f"RTSP/1.0 {status}\r\nCSeq: {sequence}\r\n{extra}\r\n".encode())
+
+    return handler
+
+
+def rtsp_player(stream: bytes, packets: int | None = None) -> Handler:
+    """Plays an MPEG transport stream in a loop, by UDP, until it is asked to stop (TEARDOWN) or falls silent."""
+    track = "m=video 0 RTP/AVP 33\r\na=rtpmap:33 MP2T/90000\r\na=control:t\r\n"
+    sdp = f"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=x\r\nt=0 0\r\n{track}"
+    parts = [stream[start : start + 7 * 188] for start in range(0, len(stream), 7 * 188)]
+
+    def send(sink: socket.socket, stopped: threading.Event) -> None:
+        for number, part in enumerate(itertools.islice(itertools.cycle(parts), packets)):
+            head = struct.pack(">BBHII", 0x80, 33, number & 0xFFFF, number * 900 & 0xFFFFFFFF, 7)
+            sink.send(head + part)
+            if stopped.wait(0.004):
+                return
+
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        stopped = threading.Event()
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sink:
+            sink.bind(("127.0.0.1", 0))
+            while text := server.receive(peer):
+                extra, body = "Session: 1\r\n", ""
+                if text.startswith("OPTIONS"):
+                    extra = "Public: OPTIONS, DESCRIBE, SETUP, PLAY, TEARDOWN\r\n"
+                elif text.startswith("DESCRIBE"):
+                    extra, body = f"Content-Type: application/sdp\r\nContent-Length: {len(sdp)}\r\n", sdp
+                elif found := re.search(r"client_port=(\d+)-(\d+)", text):
+                    sink.connect(("127.0.0.1", int(found[1])))
+                    port = sink.getsockname()[1]
+                    ports = f"{found[0]};server_port={port}-{port + 1}"
+                    extra += f"Transport: RTP/AVP/UDP;unicast;{ports}\r\n"
+                elif text.startswith("TEARDOWN"):
+                    stopped.set()
+                sequence = text.split("CSeq:")[1].split("\r\n")[0].strip()
+                peer.sendall(f"RTSP/1.0 200 OK\r\nCSeq: {sequence}\r\n{extra}\r\n{body}".encode())
+                if text.startswith("PLAY"):
+                    threading.Thread(target=send, args=(sink, stopped), daemon=True).start()
+            stopped.set()
 
     return handler
 
@@ -121,6 +167,43 @@ def mjpeg(fps: float, frames: int | None = None, *, stall: bool = False) -> Hand
             time.sleep(max(0.0, began + (number + 1) / fps - time.monotonic()))  # keeps the rate on a busy machine too
         while stall and server.receive(peer):
             pass
+
+    return handler
+
+
+def multipart(*heads: str, fps: float = 50, ends: str = "\r\n", boundary: str = "f") -> Handler:
+    """Multipart images whose parts have these header lines in turn; `%d` stands for the length."""
+
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        server.receive(peer)
+        peer.sendall(f"HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace;boundary={boundary}\r\n\r\n".encode())
+        for number in itertools.count():
+            head = heads[number % len(heads)]
+            data = cv2.imencode(".png" if "png" in head else ".jpg", draw_number(number))[1].tobytes()
+            text = head % len(data) if "%d" in head else head
+            peer.sendall(f"--f{ends}{text}{ends if text else ''}{ends}".encode() + data + ends.encode())
+            time.sleep(1 / fps)
+
+    return handler
+
+
+def snapshot(*, length: bool = True, keep: bool = True, login: str = "", delay: float = 0.0) -> Handler:
+    """One image a request, numbered over the connection; with a login, only for requests that answer it."""
+
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        for number in itertools.count():
+            if not (text := server.receive(peer)):
+                return
+            if login and "Authorization" not in text:
+                peer.sendall(f"HTTP/1.1 401 No\r\nWWW-Authenticate: {login}\r\nContent-Length: 0\r\n\r\n".encode())
+                continue
+            data = cv2.imencode(".jpg", draw_number(number))[1].tobytes()
+            size = f"Content-Length: {len(data)}\r\n" if length else "Connection: close\r\n"
+            peer.sendall(f"HTTP/1.1 200 OK\r\nContent-Type: image/jpeg\r\n{size}\r\n".encode())
+            time.sleep(delay)
+            peer.sendall(data)
+            if not (length and keep):
+                return
 
     return handler
 

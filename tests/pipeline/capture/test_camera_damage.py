@@ -1,5 +1,6 @@
 """Damaged and missing frames are counted and reported, and the others arrive."""
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,6 +137,67 @@ async def test_an_end_is_early_only_if_frames_or_data_are_missing(
     async with running(rig):
         await rig.reached(lambda rig: rig.camera.status.state is S.ENDED)
     assert rig.camera.status.reason == reason
+
+
+def set_duration(path: Path, share: float) -> None:
+    """Change the duration of a Matroska file, which is that of its longest track."""
+    data = bytearray(path.read_bytes())
+    place = data.index(b"\x44\x89\x88") + 3
+    struct.pack_into(">d", data, place, struct.unpack_from(">d", data, place)[0] * share)
+    path.write_bytes(data)
+
+
+def show_a_part(path: Path, share: float) -> None:
+    """Shorten what the edit list of an MP4 file shows."""
+    data = bytearray(path.read_bytes())
+    place = data.index(b"elst") + 12
+    struct.pack_into(">I", data, place, round(struct.unpack_from(">I", data, place)[0] * share))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("share", [1.02, 1.5])
+async def test_a_sound_that_is_longer_than_the_picture_is_no_early_end(make_video: MakeVideo, share: float) -> None:
+    path = make_video("a.mkv", frames=50, codec="mp4v")
+    set_duration(path, share)
+    rig = await play(lossless(path))
+    assert (len(rig.frames), rig.statuses[-1].state, rig.statuses[-1].reason) == (50, S.ENDED, None)
+    assert rig.camera.status.info is not None
+    assert rig.camera.status.info.frame_count == round(50 * share)
+
+
+async def test_frames_that_an_edit_list_hides_are_no_early_end(make_video: MakeVideo) -> None:
+    path = make_video("a.mp4", frames=50, codec="mp4v")
+    show_a_part(path, 0.5)
+    rig = await play(lossless(path))
+    assert 24 <= len(rig.frames) <= 26
+    assert (rig.statuses[-1].state, rig.statuses[-1].reason) == (S.ENDED, None)
+
+
+async def test_a_part_of_an_mp4_with_its_index_first_is_an_early_end(make_video: MakeVideo) -> None:
+    path = make_video("a.mp4", frames=50, codec="mp4v")
+    put_index_first(path)
+    assert (await play(lossless(path))).statuses[-1].reason is None
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 6 // 10])
+    rig = await play(lossless(path))
+    captured = rig.queue.counters.captured
+    assert 20 <= captured < 50
+    assert rig.statuses[-1].reason == f"it ended after {captured} of 50 frames"
+
+
+def put_index_first(path: Path) -> None:
+    data, boxes, place = path.read_bytes(), [], 0
+    while place < len(data):
+        (size,) = struct.unpack_from(">I", data, place)
+        boxes.append(bytearray(data[place : place + size]))
+        place += size
+    (moov,) = (box for box in boxes if box[4:8] == b"moov")
+    table = moov.index(b"stco") + 8
+    for number in range(struct.unpack_from(">I", moov, table)[0]):
+        entry = table + 4 + 4 * number
+        struct.pack_into(">I", moov, entry, struct.unpack_from(">I", moov, entry)[0] + len(moov))
+    boxes.remove(moov)
+    path.write_bytes(b"".join([boxes[0], moov, *boxes[1:]]))
 
 
 async def test_damage_counters_continue_when_a_camera_is_recreated(make_folder: Callable[..., Path]) -> None:

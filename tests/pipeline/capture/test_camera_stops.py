@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import anyio
 import pytest
@@ -12,11 +13,12 @@ from retinad.pipeline.capture.camera import CameraState
 
 from ...deadlines import scaled
 from .reading import capture_processes
-from .rig import Rig, live, lossless, make_rig
-from .servers import FakeServer, Handler, http_status, mjpeg, silent
+from .rig import Rig, live, lossless, make_rig, running
+from .servers import FakeServer, Handler, http_status, mjpeg, rtsp_player, silent
 
 pytestmark = pytest.mark.anyio
 
+MakeVideo = Callable[..., Path]
 Serve = Callable[[Handler], FakeServer]
 S = CameraState
 
@@ -69,3 +71,23 @@ async def test_a_camera_that_waits_for_a_full_queue_can_be_stopped() -> None:
         tasks.cancel_scope.cancel()
     assert rig.queue.counters.dropped == 1
     assert rig.adds_up()
+
+
+async def test_a_camera_that_sends_by_udp_is_asked_to_stop(serve: Serve, make_video: MakeVideo) -> None:
+    """Otherwise it sends on to nobody until its session expires."""
+    server = serve(rtsp_player(make_video("a.ts", frames=100, codec="mp4v").read_bytes()))
+    rig = make_rig(live(f"rtsp://127.0.0.1:{server.port}/x", transport="udp"))
+    async with running(rig):
+        await rig.reached(lambda rig: len(rig.frames) > 5)
+        began = time.monotonic()
+    assert time.monotonic() - began < scaled(1)
+    assert [text for text in server.requests if text.startswith("TEARDOWN")]
+
+
+async def test_a_camera_that_is_opened_again_is_asked_to_stop_first(serve: Serve, make_video: MakeVideo) -> None:
+    server = serve(rtsp_player(make_video("a.ts", frames=100, codec="mp4v").read_bytes(), packets=300))
+    rig = make_rig(live(f"rtsp://127.0.0.1:{server.port}/x", transport="udp", stall_timeout_s=1))
+    async with running(rig):
+        await rig.reached(lambda rig: rig.camera.status.attempt >= 1)
+    order = [text.split()[0] for text in server.requests if text]
+    assert order.index("TEARDOWN") > order.index("PLAY")

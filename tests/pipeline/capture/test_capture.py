@@ -1,5 +1,6 @@
 """A capture process delivers every kind of source, in order and fully accounted for."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from retinad.pipeline.capture.capture import CapturedFrame, open_capture
+from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.sources.synthetic import SyntheticSpec
 
 from .reading import count, every, numbers
@@ -127,6 +129,59 @@ async def test_live_files_play_at_their_own_rate(make_video: MakeVideo) -> None:
     assert (times[-1] - times[0]) / 1e9 == pytest.approx(1.0, abs=0.25)
 
 
+async def test_a_stream_that_is_sent_here_is_read(make_video: MakeVideo) -> None:
+    """MPEG-TS over UDP, without a pause: FFmpeg buffers what it has not read."""
+    data = make_video("a.ts", frames=60, codec="mp4v").read_bytes()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.bind(("127.0.0.1", 0))
+        port = sender.getsockname()[1]
+
+    async def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            while True:
+                for start in range(0, len(data), 1316):
+                    sender.sendto(data[start : start + 1316], ("127.0.0.1", port))
+                    await anyio.sleep(0.002)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        async with open_capture(live(f"UDP://127.0.0.1:{port}", connect_timeout_s=20)) as capture:
+            assert (capture.info.live, capture.info.finite) == (True, False)
+            captured = await capture.receive()
+            assert captured is not None
+            assert captured.pixels.shape == (240, 320, 3)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_capped_live_file_skips_frames_and_has_a_whole_end(make_video: MakeVideo) -> None:
+    async with open_capture(live(make_video(frames=50, fps=25.0), fps=5)) as capture:
+        seen = [(c.capture_monotonic_ns, c.pts_ns or 0, c.source_seq) async for c in every(capture)]
+    assert 8 <= len(seen) <= 12
+    assert [seq for _, _, seq in seen] == list(range(len(seen)))
+    media, clock = (seen[-1][n] - seen[0][n] for n in (1, 0))
+    assert media / 1e9 == pytest.approx(clock / 1e9, abs=0.25)
+    assert capture.ended is not None
+    assert capture.ended.frames == 50
+
+
+@pytest.mark.parametrize(
+    ("make", "most"), [(lambda source: live(source, fps=4, loop=0), 4), (lambda source: live(source, loop=0), 30)]
+)
+async def test_a_looped_still_keeps_to_its_rate(
+    make_folder: Callable[..., Path], make: Callable[[Path], CameraConfig], most: float
+) -> None:
+    times = []
+    async with open_capture(make(make_folder(1))) as capture:
+        with anyio.move_on_after(1.5):
+            while True:
+                if (captured := await capture.receive()) is None:
+                    await capture.open()
+                else:
+                    times.append(captured.capture_monotonic_ns)
+    assert len(times) >= 3
+    assert (len(times) - 1) / ((times[-1] - times[0]) / 1e9) <= most * 1.2
+
+
 async def test_a_slot_is_never_overwritten_while_a_view_exists() -> None:
     scene = SyntheticSpec(width=160, height=120).scene()
     chance = np.random.default_rng(0)
@@ -169,5 +224,5 @@ async def test_a_source_can_be_rewound_in_the_same_process(make_video: MakeVideo
         pid = capture.pid
         for _ in range(3):
             assert [c.source_seq async for c in every(capture)] == [0, 1, 2]
-            await capture.rewind()
+            await capture.open()
         assert capture.pid == pid

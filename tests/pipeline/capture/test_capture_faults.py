@@ -9,7 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from retinad.pipeline.capture.capture import probe
+from retinad.pipeline.capture.probe import probe
+from retinad.pipeline.capture.starts import CaptureStarts
 from retinad.pipeline.config import RtspTransport
 from retinad.pipeline.errors import SourceError, SourceFault
 from retinad.pipeline.sources.reader import SourceInfo
@@ -59,6 +60,43 @@ async def test_network_failures_are_distinguished(
     assert "s3cret" not in str(error)
 
 
+@pytest.mark.parametrize(
+    ("userinfo", "login", "words"),
+    [
+        ("u:s3cret@", 'Digest realm="c", nonce="n", algorithm=SHA-256', "does not know: Digest with SHA-256; allow"),
+        ("u:s3cret@", 'Digest realm="c", nonce="n", qop="auth"', "rejected the user name or password"),
+        ("u:s3cret@", 'Basic realm="c"', "rejected the user name or password"),
+        ("", 'Digest realm="c", nonce="n"', "the address has none: write rtsp://USER:PASSWORD@HOST/PATH"),
+        ("", 'Digest realm="c", nonce="n", algorithm=SHA-256', "does not know: Digest with SHA-256; allow"),
+        ("u:s3cret@", "Negotiate", "does not know: Negotiate; allow"),
+    ],
+)
+async def test_a_refused_login_names_its_cause(serve: Serve, userinfo: str, login: str, words: str) -> None:
+    server = serve(rtsp_status("401 Unauthorized", login))
+    error = await failure(live(f"rtsp://{userinfo}127.0.0.1:{server.port}/x"))
+    assert error.fault is SourceFault.AUTH
+    assert words in str(error)
+    assert "s3cret" not in str(error)
+
+
+async def test_a_path_that_is_missing_after_a_login_is_no_login(serve: Serve) -> None:
+    def handler(server: FakeServer, peer: socket.socket) -> None:
+        while text := server.receive(peer):
+            status = "404 Not Found" if "Authorization" in text else "401 Unauthorized"
+            sequence = text.split("CSeq:")[1].split("\r\n")[0].strip()
+            peer.sendall(f'RTSP/1.0 {status}\r\nCSeq: {sequence}\r\nWWW-Authenticate: Basic realm="c"\r\n\r\n'.encode())
+
+    error = await failure(live(f"rtsp://u:p@127.0.0.1:{serve(handler).port}/x"))
+    assert error.fault is SourceFault.NOT_FOUND
+
+
+@pytest.mark.parametrize("address", ["RTSP://127.0.0.1:{}/x", "Http://127.0.0.1:{}/x", "hTTP://u:p@127.0.0.1:{}/x"])
+async def test_a_scheme_in_capitals_reaches_the_host(serve: Serve, address: str) -> None:
+    server = serve(shy)
+    await failure(live(address.format(server.port), connect_timeout_s=2))
+    assert server.requests
+
+
 async def test_a_closed_port_is_refused(serve: Serve) -> None:
     server = serve(silent)
     server.stop()
@@ -94,15 +132,15 @@ async def test_a_missing_device_is_reported() -> None:
 
 
 async def test_probe_describes_a_source_or_its_failure(make_folder: Callable[..., Path], serve: Serve) -> None:
-    found = await probe(live(make_folder(2)))
+    found = await probe(live(make_folder(2)), CaptureStarts())
     assert isinstance(found, SourceInfo)
     assert (found.width, found.height, found.frame_count) == (320, 240, 2)
-    missing = await probe(live("/nothere"))
+    missing = await probe(live("/nothere"), CaptureStarts())
     assert isinstance(missing, SourceError)
     assert missing.fault is SourceFault.MISSING
     server = serve(silent)
     start = time.monotonic()
-    dead = await probe(live(f"rtsp://127.0.0.1:{server.port}/x", connect_timeout_s=0.5))
+    dead = await probe(live(f"rtsp://127.0.0.1:{server.port}/x", connect_timeout_s=0.5), CaptureStarts())
     assert isinstance(dead, SourceError)
     assert time.monotonic() - start < scaled(2)
 

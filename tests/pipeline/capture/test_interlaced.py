@@ -8,7 +8,8 @@ import cv2
 import pytest
 
 from retinad.pipeline.capture.camera import CameraState
-from retinad.pipeline.capture.capture import probe
+from retinad.pipeline.capture.probe import probe
+from retinad.pipeline.capture.starts import CaptureStarts
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError, SourceFault
 
@@ -62,7 +63,7 @@ async def test_an_interlaced_file_fails_and_says_so(tmp_path: Path, codec: str, 
     assert (rig.frames, rig.statuses[-1].state, rig.statuses[-1].fault) == ([], CameraState.FAILED, SourceFault.CODEC)
     assert "is interlaced" in (rig.statuses[-1].reason or "")
     assert rig.queue.counters.failed == rig.queue.counters.captured == min(frames, 5)
-    found = await probe(lossless(path))  # as `extract` and `check` do
+    found = await probe(lossless(path), CaptureStarts())  # as `extract` and `check` do
     assert isinstance(found, SourceError)
     assert "is interlaced" in str(found)
 

@@ -1,4 +1,6 @@
-"""A rate cap drops frames of a camera and delays those of a file; in live mode a file keeps its own timing."""
+"""A rate cap leaves out frames or delays them, also across passes; in live mode a file keeps its own timing."""
+
+from itertools import pairwise
 
 import pytest
 
@@ -58,3 +60,69 @@ def test_a_late_reader_does_not_rush_indefinitely() -> None:
     pacer.wait_ns(0, 0)
     assert pacer.wait_ns(10 * SECOND_NS, 40_000_000) == 0
     assert pacer.wait_ns(10 * SECOND_NS, 80_000_000) == 40_000_000
+
+
+IMAGES = SourceInfo(backend="images", fps=30.0)
+SCENE = SourceInfo(backend="synthetic", fps=30.0)
+
+
+def play(pacer: Pacer, pts: list[int | None], now: int = 0) -> list[int]:
+    """The times at which frames are shown by a source that reads without delay."""
+    shown = []
+    for time in pts:
+        if (wait := pacer.wait_ns(now, time)) is not None:
+            now += wait
+            shown.append(now)
+    return shown
+
+
+@pytest.mark.parametrize("cap", [3.0, 10.0, 24.0, 0.5])
+@pytest.mark.parametrize("info", [FILE, SCENE])
+def test_a_cap_leaves_out_frames_of_a_live_file(info: SourceInfo, cap: float) -> None:
+    """It is no slow motion: media time advances with the clock."""
+    pacer = Pacer(info, config(fps=cap))
+    rate = info.fps or 0
+    pts: list[int | None] = [round(n * SECOND_NS / rate) for n in range(round(rate * 20))]
+    kept = [(time, pacer.wait_ns(0, time)) for time in pts]
+    assert len([wait for _, wait in kept if wait is not None]) / 20 == pytest.approx(cap, rel=0.02, abs=0.06)
+    for time, wait in kept:
+        assert wait is None or wait == pytest.approx(time, abs=1000)
+
+
+def test_a_cap_above_its_rate_does_not_hurry_a_live_file() -> None:
+    assert play(Pacer(FILE, config(fps=100)), [0, 40_000_000, 80_000_000]) == [0, 40_000_000, 80_000_000]
+
+
+def test_a_cap_sets_the_rate_of_images() -> None:
+    """They have no pace of their own: none is left out."""
+    assert play(Pacer(IMAGES, config(fps=2)), [None] * 3) == [0, 500_000_000, SECOND_NS]
+
+
+@pytest.mark.parametrize("mode", list(CaptureMode))
+@pytest.mark.parametrize("info", [IMAGES, FILE, SCENE])
+@pytest.mark.parametrize("frames", [1, 2])
+def test_a_cap_holds_across_passes(mode: CaptureMode, info: SourceInfo, frames: int) -> None:
+    pacer, now, shown = Pacer(info, config(mode, fps=2)), 0, []
+    pts: list[int | None] = [None if info is IMAGES else n * 40_000_000 for n in range(frames)]
+    for _ in range(50):
+        shown += play(pacer, pts, now)
+        now = shown[-1]
+        pacer.next_pass(info)
+    gaps = [(later - one) / SECOND_NS for one, later in pairwise(shown)]
+    assert gaps
+    assert min(gaps) >= 0.45
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_a_pass_lasts_as_long_as_its_frames(frames: int) -> None:
+    pacer, now = Pacer(FILE, config()), 0
+    for number in range(10):
+        shown = play(pacer, [n * 40_000_000 for n in range(frames)], now)
+        now = shown[-1]
+        assert shown[0] == number * frames * 40_000_000
+        pacer.next_pass(FILE)
+
+
+def test_a_polled_source_keeps_to_the_cap_itself() -> None:
+    pacer = Pacer(SourceInfo(backend="snapshot", fps=2.0, finite=False, live=True, paced=True), config(fps=2))
+    assert [pacer.wait_ns(now, None) for now in (0, 300_000_000, SECOND_NS)] == [0, 0, 0]

@@ -16,7 +16,7 @@ from retinad.pipeline.config import OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine, Outcome
 from retinad.pipeline.engine.preprocess import preprocess, resize_geometry
 from retinad.pipeline.errors import DeviceError, ModelError
-from retinad.pipeline.frames import Features, Flag, FrameStamp
+from retinad.pipeline.frames import CropPlace, Features, Flag, FrameStamp
 
 from ..model.golden import new_state, run_stream
 from .engine_rig import CONFIG, NETWORK, STREAM, alone, assert_same, bad, frame, good, model_of, play
@@ -65,6 +65,22 @@ def test_a_record_says_how_the_frame_was_resized(engine: Engine) -> None:
     assert (record.model_size, record.grid, record.to_source) == ((56, 56), (4, 4), geometry.to_source)
 
 
+def test_a_record_of_a_cropped_frame_refers_to_the_whole_one(engine: Engine) -> None:
+    """The features are those of the part, and a model pixel is at the source pixel that it was made from."""
+    engine.open_stream("a", StreamConfig(scale_frames=1), ResizeMode.CROP)
+    engine.open_stream("b", StreamConfig(scale_frames=1), ResizeMode.CROP)
+    whole = frame("a", 0, size=(64, 32))
+    place = CropPlace(left=10, top=5, captured_size=(200, 100))
+    part = frame("b", 0, size=(64, 32))
+    part = replace(part, stamp=replace(part.stamp, crop=place), pixels=whole.pixels)
+    (of_whole,), (of_part,) = good(engine.step([whole])), good(engine.step([part]))
+    np.testing.assert_array_equal(of_part.tensors[0].data, of_whole.tensors[0].data)
+    (a, b, c), (d, e, f) = of_whole.to_source
+    assert of_part.to_source == ((a, b, c + 10), (d, e, f + 5))
+    assert (of_part.stamp.captured_size, of_part.stamp.source_size) == ((200, 100), (64, 32))
+    assert of_whole.stamp.captured_size == (64, 32)
+
+
 def test_a_record_says_where_its_time_was_spent(engine: Engine) -> None:
     engine.open_stream("a", StreamConfig(scale_frames=1), ResizeMode.CROP)
     old = frame("a", 0)
@@ -84,6 +100,18 @@ def test_keyframes_are_marked(engine: Engine) -> None:
     records = play(engine, [frame("a", number) for number in range(9)])
     assert [record.keyframe for record in records] == [True, True, True, False, False, True, False, False, True]
     assert engine.statistics().streams[0].keyframes == 5
+
+
+def test_the_end_of_a_connection_flushes_its_own_frames_only(engine: Engine) -> None:
+    """A late flush would cut the first block of the next connection short."""
+    engine.open_stream("a", StreamConfig(scale_frames=2, window=2), ResizeMode.CROP)
+    assert engine.flush_connection("a", 0) == engine.flush_connection("nobody", 0) == []
+    engine.step([frame("a", 0)])
+    (record,) = good(engine.flush_connection("a", 0))
+    assert Flag.WARMUP in record.flags
+    engine.step([frame("a", 0, stream_epoch=1)])
+    assert engine.flush_connection("a", 0) == []
+    assert len(good(engine.step([frame("a", 1, stream_epoch=1)]))) == 2
 
 
 def test_flush_runs_waiting_frames_and_the_stream_continues(engine: Engine) -> None:

@@ -28,7 +28,7 @@ TOLERANCE = 2e-6
 
 @dataclass(frozen=True)
 class Case:
-    """One golden file: name; seed, number and size of its images; the network, and the stream's settings."""
+    """One golden file: its name; the seed, number and size of its images; its network and its stream's settings."""
 
     name: str
     seed: int

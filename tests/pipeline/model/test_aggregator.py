@@ -33,7 +33,7 @@ def close(actual: Tensor, expected: Tensor) -> None:
 
 
 def test_streams_of_different_ages_in_one_step_equal_each_alone(model: Aggregator) -> None:
-    """The reference cannot: its special tokens are sliced for one stream."""
+    """The reference implementation cannot do this: it slices its special tokens for a single stream."""
     settings = [StreamConfig(2, 3), StreamConfig(1, 2, keyframe_interval=2), StreamConfig(3, 2, keyframe_interval=3)]
     videos = [random_images(seed, 14, 28, 42) for seed in range(3)]
     expected = [run_stream(model, new_state(model, s, 28, 42), v) for s, v in zip(settings, videos, strict=True)]
@@ -113,7 +113,7 @@ def test_half_precision_stays_close_to_float32(dtype: torch.dtype, model: Aggreg
 def test_an_impossible_network_is_refused() -> None:
     with pytest.raises(ValueError, match="multiple of heads"):
         Aggregator(NetworkConfig(channels=30, heads=4, patch_embed="conv"), torch.float32)
-    with pytest.raises(ValueError, match="requires channels 384, the network has 1024"):
+    with pytest.raises(ValueError, match="requires channels 384, got 1024"):
         build_patch_embed(NetworkConfig(channels=1024, patch_embed="dinov2_vits14_reg"), torch.float32)
 
 

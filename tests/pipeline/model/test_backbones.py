@@ -80,8 +80,8 @@ def test_files_that_do_not_fit_are_refused_with_the_hints_of_the_entry(tmp_path:
 @pytest.mark.parametrize(
     ("network", "reason"),
     [
-        (NetworkConfig(channels=64, patch_size=16, patch_embed="mean"), "requires channels 32, the network has 64"),
-        (NetworkConfig(channels=32, patch_size=14, patch_embed="mean"), "requires patch size 16, the network has 14"),
+        (NetworkConfig(channels=64, patch_size=16, patch_embed="mean"), "requires channels 32, got 64"),
+        (NetworkConfig(channels=32, patch_size=14, patch_embed="mean"), "requires patch size 16, got 14"),
         (NetworkConfig(patch_embed="median"), "unknown patch embedding 'median': expected one of conv, dinov2_vits14"),
     ],
 )

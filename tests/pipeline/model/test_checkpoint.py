@@ -1,6 +1,7 @@
 """Weights match the network exactly or are refused, code in a file is never executed, and loading needs no copy."""
 
 import hashlib
+import json
 import os
 import pickle
 import subprocess
@@ -15,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from retinad.pipeline.config import ModelConfig, NetworkConfig
-from retinad.pipeline.errors import ModelError
+from retinad.pipeline.errors import CheckpointError, ModelError
 from retinad.pipeline.model.aggregator import Aggregator
 from retinad.pipeline.model.checkpoint import load_model
 from retinad.pipeline.model.key_matching import checkpoint_weights
@@ -355,3 +356,130 @@ def test_the_note_in_a_file_is_read(tmp_path: Path) -> None:
         assert file_note(path) == note
     torch.save({}, tmp_path / "weights.pt")
     assert file_note(tmp_path / "weights.pt") is None
+
+
+# Files as training frameworks and model hubs leave them
+
+
+PREFIXES = ["module.", "_orig_mod.", "model.", "module._orig_mod.", "net.encoder.", "module.aggregator."]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("name", ["w.safetensors", "w.ckpt"])
+def test_a_prefix_that_all_keys_share_is_left_out(tmp_path: Path, prefix: str, name: str) -> None:
+    write({prefix + key: value for key, value in weights().items()}, tmp_path / name)
+    model, _ = load(tmp_path / name)
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in weights().items())
+
+
+def test_a_prefix_is_left_out_of_a_backbone_and_of_a_full_checkpoint_too(tmp_path: Path) -> None:
+    write({f"module.{key}": value for key, value in dinov2().items()}, tmp_path / "dino.pth")
+    load_backbone(tmp_path / "dino.pth")
+    write({f"module.{key}": value for key, value in full_checkpoint().items()}, tmp_path / "full.pt")
+    load(tmp_path / "full.pt")
+
+
+def test_a_prefix_does_not_hide_what_differs(tmp_path: Path) -> None:
+    tensors = {f"module.{key}": value for key, value in weights().items() if key != "camera_token"}
+    write(tensors | {"module.spare": torch.zeros(1)}, tmp_path / "w.pt")
+    expected = r"\(all its keys begin with `module.`\), 2 keys differ: missing camera_token; unexpected module.spare$"
+    with pytest.raises(CheckpointError, match=expected):
+        load(tmp_path / "w.pt")
+
+
+def test_a_prefix_on_a_part_of_the_keys_is_refused_and_shown(tmp_path: Path) -> None:
+    tensors = {f"model.{key}": value for key, value in weights().items()}
+    write(tensors | {"loss.weight": torch.zeros(1)}, tmp_path / "w.pt")
+    with pytest.raises(CheckpointError) as caught:
+        load(tmp_path / "w.pt")
+    text = str(caught.value)
+    assert text.count("missing ") == text.count("unexpected model.") == 5
+    assert "global blocks" not in text  # it has no key that would tell
+
+
+@pytest.mark.parametrize("inside", [("state_dict",), ("model_state_dict",), ("model", "state_dict")])
+def test_a_state_dict_is_found_inside_what_training_saves(tmp_path: Path, inside: tuple[str, ...]) -> None:
+    saved: dict[str, object] = dict(weights())
+    for name in inside:
+        saved = {"epoch": 3, name: saved, "optimizer": {"state": {}}}
+    torch.save(saved, tmp_path / "w.pt")
+    load(tmp_path / "w.pt")
+
+
+def test_two_state_dicts_in_one_file_are_refused(tmp_path: Path) -> None:
+    torch.save({"model": weights(), "state_dict": weights()}, tmp_path / "w.pt")
+    with pytest.raises(CheckpointError, match="holds `model` and `state_dict`: save one of them alone"):
+        load(tmp_path / "w.pt")
+
+
+def shards(folder: Path, suffix: str = ".safetensors") -> Path:
+    """Weights in two shards; the path of their index."""
+    index: dict[str, str] = {}
+    for number, keys in enumerate((list(weights())[::2], list(weights())[1::2]), start=1):
+        name = f"model-0000{number}-of-00002{suffix}"
+        write({key: weights()[key] for key in keys}, folder / name)
+        index |= dict.fromkeys(keys, name)
+    path = folder / f"model{suffix}.index.json"
+    path.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": index}))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+def test_shards_are_loaded_by_their_index_and_named_by_all_their_bytes(tmp_path: Path, suffix: str) -> None:
+    model, label = load(shards(tmp_path, suffix))
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in weights().items())
+    content = b"".join(path.read_bytes() for path in sorted(tmp_path.glob(f"*{suffix}")))
+    assert label == f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@pytest.mark.parametrize(
+    "fault", ["one alone", "one missing", "one stale", "a pointer", "elsewhere", "no map", "no json"]
+)
+def test_a_part_of_the_weights_is_never_loaded(tmp_path: Path, fault: str) -> None:
+    path, second = shards(tmp_path), tmp_path / "model-00002-of-00002.safetensors"
+    expected = f"its shard {second.name}: "
+    match fault:
+        case "one alone":
+            path, expected = second, "it is shard 2 of 2: set checkpoint to their index, model.safetensors.index.json"
+        case "one missing":
+            second.unlink()
+            expected += "No such file"
+        case "one stale":
+            save_file({"old": torch.zeros(1)}, second)
+            expected = f"{second.name} lacks"
+        case "a pointer":
+            second.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+            expected += "it is a git-lfs pointer"
+        case "elsewhere":
+            path.write_text(path.read_text().replace("model-00002", "../model-00002"))
+            expected = "it is no index of shards: expected `weight_map`, with a file of the same folder"
+        case "no map":
+            path.write_text("[]")
+            expected = "expected `weight_map`"
+        case _:
+            path.write_text("weights")
+            expected = "not JSON"
+    with pytest.raises(CheckpointError, match=expected):
+        load(path)
+
+
+def test_a_single_shard_that_is_the_whole_is_loaded(tmp_path: Path) -> None:
+    write(weights(), tmp_path / "model-00001-of-00001.safetensors")
+    load(tmp_path / "model-00001-of-00001.safetensors")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+            "a git-lfs pointer, not the weights: run `git lfs",
+        ),
+        ("<!DOCTYPE html><html>sign in</html>", "a web page, not the weights"),
+    ],
+)
+def test_what_is_no_weights_is_named(tmp_path: Path, suffix: str, content: str, expected: str) -> None:
+    (tmp_path / f"w{suffix}").write_text(content)
+    with pytest.raises(CheckpointError, match=expected):
+        load(tmp_path / f"w{suffix}")

@@ -41,12 +41,14 @@ def converted(folder: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return load_file(folder / "out.safetensors")
 
 
-@pytest.mark.parametrize("prefix", ["", "aggregator."])
+@pytest.mark.parametrize("prefix", ["", "aggregator.", "module.", "module.aggregator."])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_projections_are_the_sources_rows_and_all_else_is_unchanged(
     tmp_path: Path, prefix: str, dtype: torch.dtype
 ) -> None:
-    before = {prefix + name: value.to(dtype) for name, value in weights().items()} | HEADS
+    wrapper = prefix.removesuffix("aggregator.")
+    heads = {wrapper + name: value for name, value in HEADS.items()}
+    before = {prefix + name: value.to(dtype) for name, value in weights().items()} | heads
     after = converted(tmp_path, before)
     for block in (0, 1, 2, 4):
         attn = f"{prefix}global_blocks.{block}.attn."
@@ -151,7 +153,7 @@ def test_the_command_reports_what_is_lost_and_maps_errors_to_exit_codes(
     assert "attn.qkv.bias" in said
     assert "decays by half in 64 frames of 18 tokens" in said
     assert NOTE in said
-    assert run_command(line) == ExitCode.UNAVAILABLE  # without the config the preset is lingbot-map
+    assert run_command(line) == ExitCode.CONFIG  # without the config the preset is lingbot-map
     assert "keys differ" in capsys.readouterr().err
     assert run_command([*line[:-1], "attention"]) == ExitCode.USAGE
     assert run_command([*line[:-1], "nope"]) == ExitCode.USAGE

@@ -256,13 +256,13 @@ def test_the_gate_is_stored_with_the_weights() -> None:
     bounded = replace(CONFIG, lower_bound=-5.0)
     weights = torch.nn.ModuleDict({"attn": KimiDeltaAttention(bounded)}).state_dict()
     torch.nn.ModuleDict({"attn": KimiDeltaAttention(bounded)}).load_state_dict(weights)
-    with pytest.raises(ValueError, match=r"attn\.lower_bound: .* softplus gate, the weights have lower_bound -5"):
+    with pytest.raises(ValueError, match=r"attn\.lower_bound: .* softplus gate, but the weights have lower_bound -5"):
         torch.nn.ModuleDict({"attn": KimiDeltaAttention(CONFIG)}).load_state_dict(weights)
-    with pytest.raises(ValueError, match=r"expects the lower_bound -4\.0 gate, the weights have lower_bound -5"):
+    with pytest.raises(ValueError, match=r"expects the lower_bound -4\.0 gate, but the weights have lower_bound -5"):
         KimiDeltaAttention(replace(CONFIG, lower_bound=-4.0)).load_state_dict(
             {name.removeprefix("attn."): value for name, value in weights.items()}
         )
-    with pytest.raises(ValueError, match=r"expects the lower_bound -5\.0 gate, the weights have softplus"):
+    with pytest.raises(ValueError, match=r"expects the lower_bound -5\.0 gate, but the weights have softplus"):
         KimiDeltaAttention(bounded).load_state_dict(KimiDeltaAttention(CONFIG).state_dict())
 
 
@@ -270,7 +270,7 @@ def test_wrong_arguments_are_refused() -> None:
     layer = make_layer()
     with pytest.raises(ValueError, match=r"tokens: expected shape \[B, T, 20\], got \[1, 3, 19\]"):
         layer(make_tokens(3)[..., 1:])
-    with pytest.raises(ValueError, match=r"state: expected a pool with sequences\.rows, got None"):
+    with pytest.raises(ValueError, match=r"state: expected a pool, since sequences\.rows is set, got None"):
         layer(make_tokens(3), None, Sequences(rows=torch.tensor([0], device=DEVICE)))
     with pytest.raises(ValueError, match=r"initial_state: expected shape \[1, 3, 28\]"):
         layer(make_tokens(3), layer.new_state(2))

@@ -1,5 +1,7 @@
 """A configured device and number format resolve to one name each."""
 
+import re
+
 import pytest
 import torch
 
@@ -32,3 +34,30 @@ def test_an_unknown_device_is_refused(device: str) -> None:
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(ModelError, match="got 'float8'"):
         resolve_dtype("float8", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("error", "starts"),
+    [
+        (RuntimeError("CUDA unknown error - this may be due to an incorrectly set up environment"), False),
+        (RuntimeError("CUDA driver initialization failed, you might not have a CUDA gpu."), False),
+        (RuntimeError("The NVIDIA driver on your system is too old (found version 11000)."), False),
+        (RuntimeError("Found no NVIDIA driver on your system."), True),
+        (RuntimeError("No CUDA GPUs are available"), True),
+        (AssertionError("Torch not compiled with CUDA enabled"), True),
+    ],
+)
+def test_auto_does_not_fall_back_to_the_cpu_from_a_gpu_that_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, starts: bool
+) -> None:
+    def init() -> None:
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    if starts:
+        assert resolve_device("auto") == "cpu"
+        return
+    for device in ("auto", "cuda"):
+        with pytest.raises(ModelError, match=re.escape(str(error))):
+            resolve_device(device)

@@ -1,4 +1,4 @@
-"""A publisher, raw subscribers and key files for the tests of this room."""
+"""A publisher, raw subscribers and key files for the tests of this folder."""
 
 import threading
 import time

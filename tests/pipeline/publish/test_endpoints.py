@@ -10,7 +10,7 @@ import pytest
 from retinad.client import Subscriber
 from retinad.client.wire import HelloHeader, ModelHeader
 from retinad.pipeline.config import CurveConfig, PublishConfig
-from retinad.pipeline.errors import PublishError
+from retinad.pipeline.errors import AccessError, PublishError
 from retinad.pipeline.publish.endpoints import check_endpoints
 from retinad.pipeline.publish.publisher import Publisher
 
@@ -129,6 +129,31 @@ def test_a_file_that_is_not_a_socket_is_not_removed(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="is not a socket; it is not removed"):
         make_publisher(f"ipc://{tmp_path}/precious").open()
     assert (tmp_path / "precious").read_text() == "data"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", ["s", "s.lock"])
+def test_a_socket_or_lock_of_another_user_is_refused_and_kept(tmp_path: Path, name: str) -> None:
+    """Even a dead socket: who made the first can make the next."""
+    if name == "s":
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(f"{tmp_path}/s")
+    else:
+        (tmp_path / name).touch()
+    os.chown(tmp_path / name, 12345, 12345)
+    with pytest.raises(AccessError, match=rf"cannot bind ipc://{tmp_path}/s: .*{name} belongs to another user"):
+        make_publisher(f"ipc://{tmp_path}/s").open()
+    assert (tmp_path / name).exists()
+
+
+def test_a_socket_in_a_folder_that_everyone_can_empty_is_refused(tmp_path: Path) -> None:
+    """Whoever removes it can publish in its place. The sticky bit, as /tmp has it, prevents that."""
+    tmp_path.chmod(0o777)
+    with pytest.raises(AccessError, match="every user can replace what is in"):
+        make_publisher(f"ipc://{tmp_path}/s").open()
+    tmp_path.chmod(0o1777)
+    with make_publisher(f"ipc://{tmp_path}/s"):
+        pass
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

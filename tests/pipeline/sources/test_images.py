@@ -181,6 +181,23 @@ def test_folders_are_listed_with_their_gaps(make_folder: Callable[..., Path]) ->
     assert [Path(path).name for path in match_files(f"{folder}/f1*.png")] == ["f1.png", "f10.png", "f11.png"]
 
 
+def test_two_stars_match_any_number_of_folders(tmp_path: Path) -> None:
+    for place in ("", "a", "a/b", "a/b/c", ".hidden"):
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / "f.png").touch()
+    (tmp_path / "a" / "b.png").mkdir()
+    for number in range(9):
+        (tmp_path / "a" / f"back{number}").symlink_to(tmp_path)
+    expected = ["a/b/c/f.png", "a/b/f.png", "a/f.png", "f.png"]
+    for pattern in ("**/*.png", "**/**/*.png", "**/f.png"):
+        found = match_files(f"{tmp_path}/{pattern}")
+        assert sorted(os.path.relpath(path, tmp_path) for path in found) == expected, pattern
+    assert len(match_files(f"{tmp_path}/a/**/f.png")) == 3
+    assert len(match_files(f"{tmp_path}/*/*.png")) == 1
+    with pytest.raises(SourceError, match="no file matches"):
+        match_files(f"{tmp_path}/**/*.tif")
+
+
 def test_each_wrong_path_has_its_own_message(tmp_path: Path) -> None:
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "folder").mkdir()

@@ -86,3 +86,10 @@ def test_no_piece_of_a_password_is_left_wherever_a_library_splits_the_address(da
             masked = mask(text, source)
             assert piece not in masked
             assert "cannot be opened: [Failed to resolve hostname *** unknown]" in masked
+
+
+def test_an_address_to_fill_in_is_shown() -> None:
+    text = "write rtsp://USER:PASSWORD@HOST/PATH"
+    assert mask(text, "rtsp://h/x") == text
+    for secret in ("rtsp://USER:PASSWORD@HOST/PATH@h", "rtsp://USER:PASSWORD@h/x", "http://USER:PASSWORD@HOST/PATHS"):
+        assert "PASSWORD" not in mask(secret, "rtsp://h/x")

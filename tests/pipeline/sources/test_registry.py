@@ -16,6 +16,7 @@ from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import SourceError, SourceFault
 from retinad.pipeline.sources import registry
 from retinad.pipeline.sources.device import DeviceSpec
+from retinad.pipeline.sources.gstreamer import GStreamerSpec
 from retinad.pipeline.sources.network import NetworkSpec
 from retinad.pipeline.sources.paths import PathSpec
 from retinad.pipeline.sources.reader import Reader
@@ -32,7 +33,12 @@ from retinad.pipeline.sources.synthetic import SyntheticSpec
         ("/dev/video2", DeviceSpec("/dev/video2")),
         ("/dev/v4l/by-id/usb-Cam_1-video-index0", DeviceSpec("/dev/v4l/by-id/usb-Cam_1-video-index0")),
         ("rtsp://h:8554/x", NetworkSpec("rtsp://h:8554/x")),
-        ("RTSP://h/x", NetworkSpec("RTSP://h/x")),
+        ("RTSP://h/X", NetworkSpec("rtsp://h/X")),
+        ("Http://U:P@H/X", NetworkSpec("http://U:P@H/X")),
+        ("hTTpS://h/x", NetworkSpec("https://h/x")),
+        ("Synthetic:?width=64", SyntheticSpec(width=64)),
+        ("SYNTHETIC", SyntheticSpec()),
+        ("FILE:///data/a.mp4", PathSpec("/data/a.mp4")),
         ("http://u:p@h/x?a=1", NetworkSpec("http://u:p@h/x?a=1")),
         ("rtsp://u:p%@h/x", NetworkSpec("rtsp://u:p%25@h/x")),
         ("rtsp://u:p[w]:' é@h/x", NetworkSpec("rtsp://u:p%5Bw%5D:%27%20%C3%A9@h/x")),
@@ -43,6 +49,15 @@ from retinad.pipeline.sources.synthetic import SyntheticSpec
         ("http://localhost:80/a@b@c", NetworkSpec("http://localhost:80/a@b@c")),
         ("http://192.0.2.7:80/a@b.mjpg", NetworkSpec("http://192.0.2.7:80/a@b.mjpg")),
         ("http://h?mail=a@b", NetworkSpec("http://h?mail=a@b")),
+        ("RTMP://h/app/Key", NetworkSpec("rtmp://h/app/Key")),
+        ("rtmps://u:p@h/app", NetworkSpec("rtmps://u:p@h/app")),
+        ("srt://h:9000?streamid=x", NetworkSpec("srt://h:9000?streamid=x")),
+        ("srt://:9000?mode=listener", NetworkSpec("srt://:9000?mode=listener")),
+        ("udp://239.0.0.1:5000", NetworkSpec("udp://239.0.0.1:5000")),
+        ("udp://@239.0.0.1:5000", NetworkSpec("udp://@239.0.0.1:5000")),
+        ("udp://@:5000", NetworkSpec("udp://@:5000")),
+        ("udp://:5000?fifo_size=1", NetworkSpec("udp://:5000?fifo_size=1")),
+        ("GStreamer: videotestsrc ! appsink drop=1 ", GStreamerSpec("videotestsrc ! appsink drop=1")),
         ("clip_%d.mp4", PathSpec("clip_%d.mp4")),
         ("cam 1 #2.mp4", PathSpec("cam 1 #2.mp4")),
         ("file:///data/a%20b.mp4", PathSpec("/data/a b.mp4")),
@@ -64,6 +79,12 @@ def test_sources_are_parsed(text: str, expected: SourceSpec) -> None:
         ("file://host/x", "names a file on another host"),
         ("rtsp:///x", "no valid host"),
         ("rtsp://h:99999/x", "no valid host and port"),
+        ("udp://", "no valid host"),
+        ("rtmp://:1935/x", "no valid host"),
+        ("gstreamer:", "appsink is the last"),
+        ("gstreamer:videotestsrc", "appsink is the last"),
+        ("gstreamer:videotestsrc ! ! appsink", "appsink is the last"),
+        ("gstreamer:appsink ! videotestsrc", "appsink is the last"),
         ("synthetic:?wdith=64", "no option 'wdith'"),
         ("synthetic:?width=big", "width takes a number"),
         ("synthetic:?width=0", "width is 8 to 8192"),
@@ -187,10 +208,36 @@ def test_a_new_kind_needs_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("text", "scheme"),
-    [("rtsp//h/x", "rtsp://"), ("RTSP:/h", "rtsp://"), ("https/h", "https://"), ("file/a.png", None), ("a.mp4", None)],
+    [
+        ("rtsp//h/x", "rtsp://"),
+        ("RTSP:/h", "rtsp://"),
+        ("https/h", "https://"),
+        ("sythetic:", "synthetic:"),
+        ("synthetc:?fps=5", "synthetic:"),
+        ("synthetic", "synthetic:"),
+        ("rstp:/h/x", "rtsp://"),
+        ("192.0.2.1:554/x", "rtsp://"),
+        ("192.0.2.1", "rtsp://"),
+        ("u:pw@192.0.2.1/x", "rtsp://"),
+        ("[fd00::1]/x", "rtsp://"),
+        ("camera.lan:554/x", "rtsp://"),
+        ("camera:8080/video", "http://"),
+        ("192.0.2.1:80/x.mjpg", "http://"),
+        ("file/a.png", None),
+        ("a.mp4", None),
+        ("clips:2/a.mp4", None),
+        ("1.2.3/a.mp4", None),
+        ("/data/192.0.2.1/x.mp4", None),
+        ("C:/clips/a.mp4", None),
+    ],
 )
 def test_a_scheme_is_suggested_for_a_mistyped_address(text: str, scheme: str | None) -> None:
     assert suggest_scheme(text) == scheme
+
+
+def test_the_error_of_a_mistyped_address_names_the_scheme() -> None:
+    with pytest.raises(SourceError, match=r"no file or folder 192\.0\.2\.1:554/x \(an address begins with rtsp://\)"):
+        load_reader(CameraConfig("cam", "192.0.2.1:554/x"))
 
 
 def test_a_path_that_does_not_exist_is_found_without_opening_it() -> None:
@@ -208,6 +255,7 @@ def test_what_the_text_says_of_a_source_is_known_without_opening_it() -> None:
         False,
         False,
     ]
+    assert all(parse_source(text).is_live for text in ("rtmp://h/x", "srt://h:1", "udp://:1", "gstreamer:a ! appsink"))
     assert parse_source("synthetic:?width=64&height=48").frame_size == (64, 48)
     assert parse_source("a.mp4").frame_size is None
 

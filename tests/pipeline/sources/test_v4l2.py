@@ -1,6 +1,10 @@
 """Devices are configured in the right order, described truthfully, and found again through their links."""
 
+import errno
 import os
+import struct
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
@@ -78,6 +82,21 @@ def test_a_device_number_has_a_warning() -> None:
     assert "/dev/v4l/by-id" in note
 
 
+@pytest.mark.parametrize(
+    ("age_s", "is_believed"), [(0.04, True), (3.0, True), (-0.5, False), (60.0, False), (-1.7e9, False), (None, False)]
+)
+def test_the_time_of_a_frame_is_the_drivers_where_it_uses_the_monotonic_clock(
+    age_s: float | None, is_believed: bool
+) -> None:
+    driver_s = None if age_s is None else time.monotonic() - age_s
+    capture = FakeCapture() if driver_s is None else FakeCapture(POSITION_MS=driver_s * 1000)
+    grabbed = reader(capture).grab()
+    assert grabbed is not None
+    assert (grabbed.monotonic_ns is not None) == is_believed
+    if is_believed and driver_s is not None:
+        assert grabbed.monotonic_ns == pytest.approx(driver_s * 1e9, abs=1000)
+
+
 @pytest.mark.parametrize(("path", "fault"), [("/dev/null", SourceFault.STALLED), ("/dev/gone", SourceFault.MISSING)])
 def test_a_device_that_stops_says_whether_it_is_still_there(path: str, fault: SourceFault) -> None:
     opened = reader(FakeCapture(), path)
@@ -120,3 +139,79 @@ def test_a_forbidden_device_names_the_group(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(SourceError, match="group video") as caught:
         check_device("/dev/video0", "/dev/video0")
     assert caught.value.fault is SourceFault.PERMISSION
+
+
+UVC, META, M2M, MPLANE, RADIO = 0x04200001, 0x04A00000, 0x04004000, 0x04001000, 0x00050000
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Gives the machine these nodes, each with a card, a bus and flags; None is a node that is not V4L2."""
+
+    def give(links: dict[str, str], **devices: tuple[str, str, int] | None) -> None:
+        paths = {f"/dev/{name}": device for name, device in devices.items()}
+        opened: dict[int, str] = {}
+
+        def fake_open(path: str, flags: int) -> int:
+            if path not in paths:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+            opened[1000 + len(opened)] = path
+            return 999 + len(opened)
+
+        def fake_ioctl(descriptor: int, request: int, data: bytes) -> bytes:
+            device = paths[opened[descriptor]]
+            assert (request, len(data)) == (0x80685600, 104)
+            if device is None:
+                raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
+            card, bus, flags = device
+            names = (name.encode() for name in ("uvcvideo", card, bus))
+            return struct.pack("16s32s32sIII12x", *names, 0x060000, flags | 0x84A00001, flags)
+
+        monkeypatch.setattr(os, "open", fake_open)
+        monkeypatch.setattr(os, "close", lambda descriptor: None)
+        monkeypatch.setattr("fcntl.ioctl", fake_ioctl)
+        monkeypatch.setattr("glob.glob", lambda pattern: list(links if "by-id" in pattern else paths))
+        monkeypatch.setattr(os.path, "realpath", lambda path: links.get(path, path))
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (META, "delivers metadata only"),
+        (M2M, "converts images in memory"),
+        (RADIO, "is a radio"),
+        (0x2, "shows images"),
+        (0x04000000, "delivers no images"),
+    ],
+)
+def test_a_node_that_is_no_camera_says_what_it_is(nodes: Callable[..., None], flags: int, words: str) -> None:
+    nodes({}, video1=("HD Cam", "usb-1", flags))
+    with pytest.raises(SourceError, match=words) as caught:
+        check_device("/dev/video1", "/dev/video1")
+    assert caught.value.fault is SourceFault.UNREADABLE
+    assert "HD Cam" in str(caught.value)
+    assert "no other node of this device" in str(caught.value)
+
+
+def test_the_right_sibling_is_named(nodes: Callable[..., None]) -> None:
+    devices = {
+        "video0": ("HD Cam", "usb-1", UVC),
+        "video1": ("HD Cam", "usb-1", META),
+        "video2": ("HD Cam", "usb-2", UVC),
+        "video3": ("HD Cam", "usb-2", META),
+        "video4": ("Other", "usb-1", UVC),
+        "video5": None,
+    }
+    nodes({"/dev/v4l/by-id/cam-index0": "/dev/video2"}, **devices)
+    for path, right in (("/dev/video1", "/dev/video0"), ("/dev/video3", "/dev/v4l/by-id/cam-index0")):
+        with pytest.raises(SourceError, match=f"delivers metadata only; use {right}$"):
+            check_device(path, path)
+
+
+@pytest.mark.parametrize("device", [("HD Cam", "usb-1", UVC), ("CSI", "platform", MPLANE), None])
+def test_a_node_that_may_be_a_camera_is_opened(nodes: Callable[..., None], device: tuple[str, str, int] | None) -> None:
+    """OpenCV finds out about one that cannot be asked."""
+    nodes({}, video0=device)
+    check_device("/dev/video0", "/dev/video0")

@@ -1,0 +1,58 @@
+"""Logs refused subscribers, and keys that cannot be read, at a rate that a stranger cannot use to flood the log."""
+
+import anyio
+import structlog
+
+from retinad.pipeline.publish.publisher import Publisher
+from retinad.pipeline.publish.refusals import Refusal
+
+from ..logs.rate_limit import RateLimit
+
+_INTERVAL_S = 10.0
+_LINES = 10
+"""Refusals that are logged in an interval, whoever they concern."""
+_KEYS_INTERVAL_S = 60.0
+_LOOK_S = 0.25
+
+_log = structlog.get_logger("retinad")
+
+
+class AccessLog:
+    """Logs each kind of refusal at most once in 10 s, and ten lines in all."""
+
+    def __init__(self) -> None:
+        self._each = RateLimit(_INTERVAL_S)
+        self._all = RateLimit(_INTERVAL_S, _LINES)
+        self._keys = RateLimit(_KEYS_INTERVAL_S)
+        self._keys_error: str | None = None
+
+    def refused(self, refusal: Refusal, times: int) -> None:
+        """Log that a subscriber was refused, unless its like was logged a moment ago."""
+        earlier = self._each.admit(f"{refusal.address} {refusal.key} {refusal.reason}")
+        if earlier is None or (others := self._all.admit("all")) is None:
+            return
+        fields = {"key": refusal.key} if refusal.key else {}
+        more = {"more_like_it": times - 1 + earlier} if times - 1 + earlier else {}
+        suppressed = {"others_not_logged": others} if others else {}
+        _log.warning(
+            "subscriber refused", address=refusal.address, reason=refusal.reason, **fields, **more, **suppressed
+        )
+
+    def keys(self, problem: str | None) -> None:
+        """Log what is wrong with the authorized keys: at once, then every minute, and when it is over."""
+        if problem is not None and self._keys.admit(problem) is not None:
+            _log.error("authorized keys not readable", problem=problem)
+        if problem is None and self._keys_error is not None:
+            _log.info("authorized keys readable again")
+            self._keys = RateLimit(_KEYS_INTERVAL_S)
+        self._keys_error = problem
+
+
+async def log_access(publisher: Publisher) -> None:
+    """Log refused subscribers and unreadable keys, forever."""
+    log = AccessLog()
+    while True:
+        for refusal, times in publisher.take_refusals().items():
+            log.refused(refusal, times)
+        log.keys(publisher.keys_error)
+        await anyio.sleep(_LOOK_S)

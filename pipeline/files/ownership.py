@@ -1,0 +1,110 @@
+"""Whether a file or folder is this user's own: nobody else can have put it there, or can replace it.
+
+In a shared folder such as `/tmp` anyone may create a name first, and the owner of a folder can replace what is in it,
+whoever owns that. Root is trusted.
+"""
+
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+
+_KINDS = MappingProxyType({stat.S_IFDIR: "folder", stat.S_IFREG: "file", stat.S_IFSOCK: "socket", stat.S_IFLNK: "link"})
+
+
+class NotOursError(Exception):
+    """A file or folder belongs to another user, or others can change it. The message says whose it is."""
+
+
+def check_folder(folder: Path) -> None:
+    """Check a folder, and the way to it.
+
+    Raises:
+        NotOursError: it belongs to another user or others may write to it; or such a user can replace it.
+        NotADirectoryError: it is something else, or a link that root did not make.
+        OSError: it cannot be examined.
+    """
+    folder = Path(os.path.abspath(folder))
+    check_way(folder)
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode) and found.st_uid == 0:  # with DynamicUser systemd creates links to its folders
+        found = folder.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(f"{folder} is not a folder")
+    _check_owner(folder, found)
+    # Root may have shared its folder with this service's group on purpose.
+    others = stat.S_IWOTH if found.st_uid != os.getuid() else stat.S_IWOTH | stat.S_IWGRP
+    if found.st_mode & others:
+        raise NotOursError(f"other users can write to the folder {folder} (mode {_mode(found)}): chmod go-w {folder}")
+
+
+def check_way(path: Path) -> None:
+    """Check the folders above a file or folder, as written and as they are behind links.
+
+    Raises:
+        NotOursError: another user can replace one of them, or has made one in a folder that all users share.
+        OSError: one cannot be examined.
+    """
+    path = Path(os.path.abspath(path))
+    above = [path.parent, *path.parent.parents]
+    real = Path(os.path.realpath(path.parent))
+    for folders in (above, [real, *real.parents]):
+        _check_way(list(reversed(folders)))
+
+
+def check_made_by_us(path: Path, found: os.stat_result, file_type: int) -> None:
+    """Check a file that was opened or found.
+
+    Args:
+        path: its path, for the message.
+        found: its status.
+        file_type: what it must be: `stat.S_IFREG` or `stat.S_IFSOCK`.
+
+    Raises:
+        NotOursError: it is something else, has a second name, or belongs to another user.
+    """
+    if stat.S_IFMT(found.st_mode) != file_type or found.st_nlink > 1:
+        raise NotOursError(f"{path} is not a {_KINDS[file_type]} of its own: remove it")
+    _check_owner(path, found)
+
+
+def owner_name(uid: int) -> str:
+    """A user for a message: `mallory (uid 1001)`."""
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _check_way(folders: list[Path]) -> None:
+    is_shared = False
+    for folder, found in _existing(folders):
+        if is_shared:
+            _check_owner(folder, found)
+        if stat.S_ISLNK(found.st_mode):
+            found = folder.stat()
+        is_shared = bool(found.st_mode & stat.S_IWOTH)
+        if is_shared and not found.st_mode & stat.S_ISVTX:
+            mode = f"every user can replace what is in {folder} (mode {_mode(found)})"
+            raise NotOursError(f"{mode}: chmod o-w {folder}, or use another folder")
+
+
+def _existing(folders: list[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+    for folder in folders:
+        try:
+            yield folder, folder.lstat()
+        except FileNotFoundError:
+            return
+
+
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    if found.st_uid not in (0, os.getuid()):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "file")
+        whose = f"the {kind} {path} belongs to another user, {owner_name(found.st_uid)}"
+        raise NotOursError(f"{whose}, who could replace it or its content: remove it, or use another")
+
+
+def _mode(found: os.stat_result) -> str:
+    return f"{stat.S_IMODE(found.st_mode):o}"
