@@ -29,7 +29,7 @@ def file_orientation(path: str) -> int | None:
     None stands for a matrix that neither turns by quarters nor mirrors.
     """
     with suppress(OSError, struct.error):
-        index = _read_index(path) if os.path.isfile(path) else None
+        index = _read_index(path) if os.path.isfile(path) else None  # a pipe can be read once
         matrix = None if index is None else _video_matrix(index)
         if matrix is not None:
             return _ORIENTATIONS.get(_signs(matrix))

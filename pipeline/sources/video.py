@@ -49,10 +49,13 @@ def open_file(path: str, config: CameraConfig) -> "VideoReader":
     source = os.path.abspath(path)
     if printable(source) == source:
         return _open(source, config, path, SourceFault.UNREADABLE, guess, network=False)
-    # OpenCV crashes at a name that is not UTF-8. FFmpeg opens this link to the file a second time.
-    with open(source, "rb") as file:
-        link = f"/proc/self/fd/{file.fileno()}"
+    # OpenCV crashes at a name that is not UTF-8. O_PATH: only FFmpeg opens the file itself, which may be a pipe.
+    place = os.open(source, os.O_PATH | os.O_CLOEXEC)
+    try:
+        link = f"/proc/self/fd/{place}"
         return _open(link, config, printable(path), SourceFault.UNREADABLE, guess, network=False)
+    finally:
+        os.close(place)
 
 
 def open_stream(url: str, config: CameraConfig) -> "VideoReader":

@@ -1,5 +1,6 @@
 """A video is shown as its display matrix says, mirrors included; OpenCV knows the matrix's angle only."""
 
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,11 @@ def test_a_file_without_an_index_is_upright(make_video: MakeVideo, damage: str) 
     cuts = {"cut": data[:start], "noise": data[: start - 30] + bytes(range(256)) * 9, "empty": b"", "other": data}
     path.write_bytes(cuts[damage])
     assert file_orientation(str(path)) == 1
+
+
+def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert file_orientation(str(tmp_path / "pipe")) == 1
 
 
 @pytest.mark.anyio

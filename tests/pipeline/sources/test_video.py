@@ -63,13 +63,16 @@ def test_a_file_that_vanishes_before_it_is_opened_is_missing() -> None:
     assert caught.value.fault is SourceFault.MISSING
 
 
-def test_a_forbidden_file_is_distinguished_from_a_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forbidden_file_is_distinguished_from_a_damaged_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = str(tmp_path / "a.mp4")
+    Path(path).write_text("x")
+
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(SourceError, match="owner or mode") as caught:
-        open_file("/a.mp4", lossless("/a.mp4"))
+        open_file(path, lossless(path))
     assert caught.value.fault is SourceFault.PERMISSION
 
 
