@@ -84,8 +84,8 @@ class SavedStream:
     Attributes:
         schema: version of the file format.
         camera: name of the camera whose stream was saved.
-        saved_unix_ns: when the memory had its last frames, in nanoseconds since 1970. That is when the file was written.
-            If the stream was restored and has had no frame since, it is the time in the file from which it was
+        saved_unix_ns: when the memory had its last frames, in nanoseconds since 1970. That is when the file was
+            written. If the stream was restored and has had no frame since, it is the time in the file from which it was
             restored.
         setting: the settings that must match.
         source_size, model_size, grid: sizes of the stream's frames.
