@@ -122,8 +122,9 @@ class CameraConfig:
         size: width and height requested from a V4L2 device, or None for its default.
         fourcc: pixel format requested from a V4L2 device (`MJPG` saves USB bandwidth), or None for its default.
         stream: settings of this camera's stream.
-        enabled: whether the service opens it.
-        crop: left column, top row, width and height of the part of each frame that is used, in pixels, or None for all.
+        enabled: whether the service opens the camera.
+        crop: left column, top row, width and height, in pixels, of the part of each frame that is used; None to use the
+            whole frame.
     """
 
     name: str

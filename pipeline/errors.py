@@ -59,11 +59,11 @@ class ModelError(PipelineError):
 
 
 class SettingError(ModelError):
-    """The model cannot work as configured: trying again cannot help."""
+    """The model cannot work as configured, so trying again cannot help."""
 
 
 class CheckpointError(SettingError):
-    """The weights' file is missing, may not be read, is damaged, or does not fit."""
+    """The file with the weights is missing, may not be read, is damaged, or does not match the network."""
 
 
 class AdmissionError(ModelError):

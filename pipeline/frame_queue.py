@@ -72,12 +72,12 @@ class FrameQueue:
 
     @property
     def published_fps(self) -> float:
-        """Frames published per second, lately."""
+        """Number of frames published per second, recently."""
         return self._published.per_s
 
     @property
     def dropped_fps(self) -> float:
-        """Frames dropped per second, lately."""
+        """Number of frames dropped per second, recently."""
         return self._dropped.per_s
 
     @property

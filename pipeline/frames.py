@@ -71,10 +71,10 @@ class Flag(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CropPlace:
-    """Where the pixels of a cropped frame are in the captured one.
+    """The position of a cropped frame within the captured frame.
 
     Attributes:
-        left, top: their first column and row.
+        left, top: first column and first row of the cropped frame.
         captured_size: width and height of the captured frame in pixels.
     """
 
@@ -95,7 +95,7 @@ class FrameStamp:
         capture_monotonic_ns: `CLOCK_MONOTONIC` time of capture in nanoseconds.
         pts_ns: the container's presentation time in nanoseconds, or None where the source has none.
         source_size: width and height of the frame's pixels; smaller than as captured if the camera has a crop.
-        crop: where they are in the captured frame, or None if they are all of it.
+        crop: where these pixels are in the captured frame, or None if they are the whole frame.
     """
 
     camera: str

@@ -28,7 +28,7 @@ class ConnectionFlushEngine(Protocol):
     """The method of an `Engine` that `flush_connection` uses."""
 
     def flush_connection(self, camera: str, stream_epoch: int) -> Sequence[Outcome]:
-        """Run the frames of one connection that wait."""
+        """Run the waiting frames of one connection."""
 
 
 ConnectionFlushing = TypeVar("ConnectionFlushing", bound=ConnectionFlushEngine)
@@ -68,7 +68,7 @@ async def flush(camera: str, worker: Worker[Flushing], delivery: Delivery) -> No
 async def flush_connection(
     camera: str, stream_epoch: int, worker: Worker[ConnectionFlushing], delivery: Delivery
 ) -> None:
-    """Publish what the engine still holds of a connection that is over, unless a later one has sent frames."""
+    """Run the frames of a closed connection that still wait, and publish the results, if no later one sent frames."""
     outcomes, model_done_ns = await worker.run(partial(_flush_connection, camera, stream_epoch))
     delivery.deliver(outcomes, model_done_ns)
 

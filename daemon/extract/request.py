@@ -59,10 +59,10 @@ class Extraction:
 
     @property
     def is_fifo(self) -> bool:
-        """Whether the source is a FIFO, which can be read once.
+        """Whether the source is a FIFO, which can be read only once.
 
         Raises:
-            SourceError: it is not a valid source.
+            SourceError: the name is not that of a valid source.
         """
         spec = parse_source(self.source)
         try:

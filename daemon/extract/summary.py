@@ -12,11 +12,11 @@ _MOST_FAILURES = 20
 
 
 RANDOM_WEIGHTS = "the weights are random: the features are meaningless (set model.checkpoint)"
-"""The warning about random weights, at the start and at the end."""
+"""The warning about random weights, which is printed at the start and at the end."""
 
 
 def weights_note_line(note: str) -> str:
-    """The warning that a checkpoint carries about itself, such as that of a hybrid that is not trained."""
+    """The line with the note that a checkpoint contains about itself, for example that a hybrid is not trained."""
     return f"note in the checkpoint: {note}"
 
 

@@ -168,9 +168,9 @@ class Engine:
         size of the saved frames, whatever connection of its source it comes from; otherwise it begins a new epoch.
 
         Args:
-            camera: whose stream.
+            camera: name of the camera whose stream is restored.
             path: the file.
-            max_age_s: greatest age in seconds of the memory in it, or None for any.
+            max_age_s: maximum age of the memory in the file, in seconds, or None for any age.
 
         Returns:
             the file's header.
@@ -208,7 +208,8 @@ class Engine:
     def flush_connection(self, camera: str, stream_epoch: int) -> list[Outcome]:
         """Run a stream's waiting frames like `flush`, if the last one came from this connection of its source.
 
-        For a connection that is over: no other frames complete the first block, since the next connection begins anew.
+        To be called when a connection is over: no further frames will complete its first block, since the next
+        connection begins anew.
         """
         stream = self.streams.get(camera)
         is_latest = stream is not None and stream.last is not None and stream.last[0].stream_epoch == stream_epoch
@@ -265,7 +266,7 @@ class Engine:
     def warm_up(self, sizes: Sequence[Size], on_pass: OnPass = ignore_pass) -> None:
         """Run the model on each source size, as a first and as a later frame, so that the first real step is fast.
 
-        How long a pass takes then is in `load_times`.
+        The time that a forward pass takes after the warm-up is stored in `load_times`.
 
         Args:
             sizes: width and height of the cameras' frames. Each size is cropped or padded in all ways that the open

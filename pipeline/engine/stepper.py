@@ -22,10 +22,10 @@ from .stream import Stream
 from .streams import StreamRegistry
 
 PASSES = 2
-"""Forward passes of a warm-up for each size: a stream's first frame and a later one. The first may compile kernels."""
+"""Number of warm-up passes per size: a stream's first frame and a later one. The first pass may compile kernels."""
 
 OnPass = Callable[[int, int, float], None]
-"""Called after each pass of a warm-up with its number from 1, the number of all, and its seconds."""
+"""A function that is called after each pass of a warm-up, with its number from 1, the total number, and its seconds."""
 
 GeometryOf = Callable[[Size, ResizeMode], ResizeGeometry]
 """A function that computes how frames of a source size are fitted to the model; raises ValueError if that fails."""
@@ -82,7 +82,7 @@ class Stepper:
         return [outcome for result in self._release(stream, time.monotonic_ns()) for outcome in result.outcomes]
 
     def warm_up(self, sizes: Iterable[Size], on_pass: OnPass) -> float:
-        """See `Engine.warm_up`. Returns the seconds of a warm pass, of the slowest size."""
+        """See `Engine.warm_up`. Returns the seconds that a pass takes after the warm-up, for the slowest size."""
         modes = {stream.resize for stream in self._streams} or {ResizeMode.CROP}
         geometries = {
             geometry.model_size: geometry

@@ -45,7 +45,7 @@ def written_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def try_writing(path: Path) -> None:
-    """Find out whether a file could be written, before the work whose result it is. Leaves everything unchanged.
+    """Check that a file can be written, before starting the work whose result it will hold. Changes nothing.
 
     Raises:
         OSError: the file cannot be written.

@@ -24,7 +24,7 @@ def take_lock(path: Path) -> int:
 
     Raises:
         HeldError: another process holds the lock.
-        NotOursError: another user made the file, or it is a link or no file at all.
+        NotOursError: another user made the file, or the path is a link or not a regular file.
         OSError: the file cannot be created or locked.
     """
     descriptor = _open(path)
@@ -44,7 +44,7 @@ def take_lock(path: Path) -> int:
 
 
 def _open(path: Path) -> int:
-    # For the owner alone: whoever can open the file, even to read it, can hold its lock.
+    # Only the owner may open the file, because everyone who can open it, even for reading, can hold its lock.
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Whether a file or folder is this user's own: nobody else can have put it there, or can replace it.
+"""Checks that a file or folder is this user's own, so that nobody else can have put it there or can replace it.
 
-In a shared folder such as `/tmp` anyone may create a name first, and the owner of a folder can replace what is in it,
-whoever owns that. Root is trusted.
+In a shared folder such as `/tmp`, another user may be the first to create a file of a certain name. And the owner of a
+folder can replace the files in it, whoever owns them. Root is trusted.
 """
 
 import os
@@ -19,12 +19,12 @@ class NotOursError(Exception):
 
 
 def check_folder(folder: Path) -> None:
-    """Check a folder, and the way to it.
+    """Check a folder, and the folders above it.
 
     Raises:
-        NotOursError: it belongs to another user or others may write to it; or such a user can replace it.
-        NotADirectoryError: it is something else, or a link that root did not make.
-        OSError: it cannot be examined.
+        NotOursError: the folder belongs to another user, others may write to it, or another user can replace it.
+        NotADirectoryError: the path is not a folder, or is a link that root did not make.
+        OSError: the folder cannot be examined.
     """
     folder = Path(os.path.abspath(folder))
     check_way(folder)
@@ -44,8 +44,9 @@ def check_way(path: Path) -> None:
     """Check the folders above a file or folder, as written and as they are behind links.
 
     Raises:
-        NotOursError: another user can replace one of them, or has made one in a folder that all users share.
-        OSError: one cannot be examined.
+        NotOursError: another user can replace one of these folders, or has made one of them in a folder that all users
+            share.
+        OSError: one of the folders cannot be examined.
     """
     path = Path(os.path.abspath(path))
     above = [path.parent, *path.parent.parents]
@@ -58,12 +59,12 @@ def check_made_by_us(path: Path, found: os.stat_result, file_type: int) -> None:
     """Check a file that was opened or found.
 
     Args:
-        path: its path, for the message.
-        found: its status.
-        file_type: what it must be: `stat.S_IFREG` or `stat.S_IFSOCK`.
+        path: the file's path, for the message.
+        found: the file's status.
+        file_type: the type that the file must have: `stat.S_IFREG` or `stat.S_IFSOCK`.
 
     Raises:
-        NotOursError: it is something else, has a second name, or belongs to another user.
+        NotOursError: the file has another type, has a second name, or belongs to another user.
     """
     if stat.S_IFMT(found.st_mode) != file_type or found.st_nlink > 1:
         raise NotOursError(f"{path} is not a {_KINDS[file_type]} of its own: remove it")
@@ -71,7 +72,7 @@ def check_made_by_us(path: Path, found: os.stat_result, file_type: int) -> None:
 
 
 def owner_name(uid: int) -> str:
-    """A user for a message: `mallory (uid 1001)`."""
+    """A user's name for a message: `mallory (uid 1001)`."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:
