@@ -14,7 +14,7 @@ def renew(
         list[str] | None, typer.Argument(metavar="[CAMERA]...", help="Names of cameras; all without any.")
     ] = None,
     config: Annotated[
-        Path, typer.Option("--config", "-c", metavar="FILE", help="The config of the running service.")
+        Path, typer.Option("--config", "-c", metavar="FILE", readable=False, help="The config of the running service.")
     ] = DEFAULT_CONFIG,
 ) -> None:
     """Let streams of the running service begin new epochs, for cameras that started in the dark, covered or moving."""
