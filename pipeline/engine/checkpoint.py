@@ -81,16 +81,15 @@ class Counters:
 class SavedStream:
     """The header of a state file.
 
-        Attributes:
-            schema: version of the file format.
-            camera: name of the camera whose stream was saved.
-                saved_unix_ns: when the memory had its last frames, in nanoseconds since 1970. That is when the file was
-                written. If the stream was restored and has had no frame since, it is the time in the file from which it was
-                restored.
-                setting: the settings that must match.
-            source_size, model_size, grid: sizes of the stream's frames.
-            counters: the stream's counters.
-            recent: number of images kept for the next epoch.
+    Attributes:
+        schema: version of the file format.
+        camera: name of the camera whose stream was saved.
+        saved_unix_ns: when the memory had its last frames, in nanoseconds since 1970: the time of writing or, if the
+            stream was restored and has had no frame since, the time in the file that it was restored from.
+        setting: the settings that must match.
+        source_size, model_size, grid: sizes of the stream's frames.
+        counters: the stream's counters.
+        recent: number of images kept for the next epoch.
     """
 
     schema: int
