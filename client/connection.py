@@ -211,7 +211,10 @@ class Connection:
             self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if event != zmq.EVENT_DISCONNECTED:
                 self._refused = bool(event & _REFUSED)
-                self._mismatch = message["value"] == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+                # Kept over retries: where the service closes first, libzmq reports a refusal without its cause.
+                if self._refused and message["value"] == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+                    self._mismatch = True
+            self._mismatch &= not self._connected
 
     def _mismatch_advice(self) -> str:
         if self._subscription.curve:

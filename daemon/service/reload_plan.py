@@ -85,7 +85,7 @@ def different_keys(old: object, new: object, prefix: str = "") -> Iterator[str]:
     """Keys of the fields in which two configs of the same kind differ, except cameras and secrets."""
     for field in fields(old):  # type: ignore[arg-type]  # only called with dataclasses
         ours, theirs = getattr(old, field.name), getattr(new, field.name)
-        if ours == theirs or not field.compare or field.name in ("cameras", "secrets"):
+        if ours == theirs or not field.compare or field.name in ("cameras", "disabled", "secrets"):
             continue
         name = f"{prefix}{field.name}"
         if is_dataclass(ours) and type(ours) is type(theirs):

@@ -144,7 +144,7 @@ def event() -> torch.cuda.Event:
 
 
 def main(texts: list[str]) -> None:
-    mock.patch("retinad.pipeline.model.checkpoint.random_weights", quick_weights).start()
+    mock.patch("retinad.pipeline.model.checkpoint.random_tensors", quick_weights).start()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}", flush=True)
     for text in texts:
         job = Job.of(text)

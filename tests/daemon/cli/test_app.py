@@ -453,7 +453,7 @@ def test_check_finds_one_endpoint_that_is_spelt_in_two_ways(config: Path, capsys
 def test_run_takes_no_folder_of_another_user(place: str, config: Path, folders: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / place).mkdir()
     os.chown(tmp_path / place, 12345, 12345)
-    result = retinad("run", "-c", str(config), **folders)
+    result = retinad("run", "-c", str(config), **folders, RETINAD_SERVICE__KEEP_STATE="true")  # else no state is used
     assert result.returncode == ExitCode.NO_PERMISSION
     assert f"{tmp_path / place} belongs to another user, uid 12345" in str(log_of(result)[-1]["event"])
 

@@ -108,7 +108,7 @@ def test_a_snapshot_that_does_not_fit_is_ignored_and_the_log_says_why(tmp_path: 
 def test_nothing_is_saved_unless_configured(tmp_path: Path) -> None:
     config = write_config(tmp_path, camera("a", "synthetic:?fps=30&width=160&height=120"))
     play_until(config, 3)
-    assert not list((tmp_path / "state").iterdir())
+    assert not list(tmp_path.glob("state/**/*"))
 
 
 def test_a_source_that_ended_leaves_no_snapshot(tmp_path: Path) -> None:
