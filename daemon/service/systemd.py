@@ -32,7 +32,7 @@ class Notifier:
         self._owes_ready = False
 
     def ready(self) -> None:
-        """The service is up, or has finished reloading. Repeated with later notifications until it was taken."""
+        """The service is up, or has finished reloading. If this cannot be sent, it is sent with a later notification."""
         self._owes_ready = not self._send("READY=1")
 
     def reloading(self) -> None:
