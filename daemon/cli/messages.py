@@ -154,7 +154,7 @@ def _receive(subscriber: Subscriber, timeout_s: float | None) -> Record:
 
 
 def file_name(record: FeaturesRecord) -> str:
-    """The name of a record's file: it contains service start, connection and number, so that no file replaces another."""
+    """The name of a record's file. Service start, connection and number are part of it, so no file replaces another."""
     instance = re.sub(r"[^A-Za-z0-9_-]", "_", record.instance)[:16]
     return f"{record.camera}-{instance}-{record.stream_epoch:04d}-{record.seq:08d}.npz"
 

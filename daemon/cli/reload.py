@@ -15,7 +15,7 @@ def reload(
         bool, typer.Option("--dry-run", help="Change nothing: print what would change, and what that costs.")
     ] = False,
 ) -> None:
-    """Make the service that runs with a config read it again. What changes is printed; a wrong config changes nothing."""
+    """Make the service of a config read it again. What changes is printed; an invalid config changes nothing."""
     from ..config.load import load_config
     from ..service.reload_plan import applicable, plan_reload
 

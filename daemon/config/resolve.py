@@ -1,7 +1,7 @@
 """Step 4 of loading a config, resolve: turns checked tables into complete configs of the pipeline.
 
-It fills in defaults and presets. It checks what cannot be checked in a single table: values that depend on each other, files that must exist,
-credentials.
+It fills in defaults and presets, and checks what cannot be checked in a single table: values that depend on each
+other, files that must exist, and credentials.
 """
 
 import os
