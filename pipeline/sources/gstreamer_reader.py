@@ -19,7 +19,7 @@ def open_pipeline(pipeline: str) -> "PipelineReader":
 
 
 class PipelineReader:
-    """An open pipeline, which counts as a camera: its end is a failure.
+    """An open pipeline. It counts as a camera, so its end is a failure.
 
     Args:
         capture: OpenCV's side of it; closed with the reader.
