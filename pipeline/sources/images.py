@@ -30,8 +30,9 @@ FOLDER_FPS = 30.0
 _MAX_BYTES = 2**29
 _MAX_PIXELS = opencv.MAX_IMAGE_PIXELS
 _MAX_PIXELS_PER_BYTE = 1024
-"""Maximum number of pixels per byte of a JPEG or JPEG 2000 file. A black JPEG has 170, a gray one 255, as OpenCV writes them.
-A black JPEG 2000 can have more, and is left out. PNG's compression reaches 1032 bytes per byte."""
+"""Maximum number of pixels per byte of a JPEG or JPEG 2000 file. A black JPEG has 170, a gray one 255, as OpenCV writes
+them. A black JPEG 2000 can have more, and is left out. PNG's compression reaches 1032 bytes per byte.
+"""
 _MAX_PNG_PIXELS_PER_BYTE = 8 * 1032
 _ROWS = 256
 
