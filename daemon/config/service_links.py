@@ -29,5 +29,5 @@ def is_service_link(name: str, value: str) -> bool:
 def describe_links(names: Sequence[str]) -> str:
     """A sentence about the variables that were ignored because they are service links."""
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    what = "is no key" if len(names) == 1 else "are no keys"
+    what = "is not a config key" if len(names) == 1 else "are not config keys"
     return f"{shown} {what}: Kubernetes sets such variables for a Service of this name (enableServiceLinks: false)"

@@ -11,8 +11,8 @@ class Backoff:
     Attributes:
         first_s: longest wait before the first retry, in seconds. This limit doubles with each retry.
         cap_s: upper bound of that limit, in seconds.
-        permanent_s: shortest wait, in seconds, after a fault that an early retry cannot cure. Repeated wrong passwords,
-            for example, lock cameras.
+        permanent_s: shortest wait, in seconds, after a fault that an early retry cannot cure. For example,
+            repeated wrong passwords lock cameras.
         healthy_s: number of seconds with frames after which the failure count is reset.
     """
 

@@ -46,7 +46,7 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
         if expected != own.keys():
             key = min(expected ^ own.keys())
             which = "lacks" if key in expected else "also holds"
-            raise CheckpointError(f"checkpoint {path}: {file.name} {which} {key}, unlike the index says")
+            raise CheckpointError(f"checkpoint {path}: {file.name} {which} {key}, contrary to the index")
         tensors.update(own)
     return tensors
 

@@ -81,7 +81,7 @@ class AuthorizedKeys:
 
 
 def _stamp(entry: os.DirEntry[str]) -> tuple[int, ...]:
-    """Values that differ if a file has changed, its type and mode first; empty if it cannot be examined (a dangling link)."""
+    """Values that change with a file, type and mode first; empty if it cannot be examined, as with a dangling link."""
     try:
         found = entry.stat()
     except OSError:

@@ -26,7 +26,7 @@ ALL_BYTES = 8 << 20
 LOOK_S = 0.05
 FLOOD_BYTES = 4096
 FLOOD_S = 0.2
-"""Number of bytes, and of seconds. A peer on an ipc endpoint sends without pause if this many bytes of it are waiting at
+"""Number of bytes, and of seconds. A peer on an ipc endpoint sends without pause if this many bytes from it wait at
 every check during this time. libzmq reads a megabyte in 10 ms.
 """
 FORGIVEN_BYTES_S = 32
@@ -89,7 +89,7 @@ class Inbound:
 
 
 def excess(peers: list[Inbound]) -> list[Inbound]:
-    """The connections to cut: those above the limit per connection, and the largest while the total is above its limit."""
+    """The connections to cut: those above the limit of one, and the largest while the total is above its limit."""
     over = [peer for peer in peers if peer.level > PEER_BYTES]
     rest = sorted((peer for peer in peers if peer.level <= PEER_BYTES), key=lambda peer: peer.level)
     total = sum(peer.level for peer in rest)

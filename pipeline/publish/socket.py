@@ -45,12 +45,12 @@ _MONITOR_ENDPOINT = "inproc://monitor"
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 _KEYS_S = 1.0
-"""Interval in seconds at which the authorized keys are checked without a handshake, so that the log soon reports problems."""
+"""Seconds between checks of the authorized keys without a handshake, so that the log soon reports problems."""
 
 _REASONS: Mapping[int, str] = MappingProxyType(
     {
         zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "one side uses CURVE keys, the other does not",
-        zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "its messages do not fit the service's key: it has another server key",
+        zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "it encrypts for another server key than this service's",
     }
 )
 """Failed handshakes that are refusals. The others are port scans, health checks and broken connections."""

@@ -6,7 +6,7 @@ from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, SourceInfo, UnreadableImage
 
 _NAME = "the GStreamer pipeline"
-_GUESS = "an element or a property is not known, or its source is not there"
+_GUESS = "an element or a property is unknown, or the source of the pipeline does not exist"
 
 
 def open_pipeline(pipeline: str) -> "PipelineReader":

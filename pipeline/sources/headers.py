@@ -186,7 +186,7 @@ def _tiff(data: bytes) -> Header:
     deep = tags.get(258, 8) > 8
     extra = tags.get(338, 0)
     if deep and tags.get(262) == _CMYK:
-        return replace(header, refusal="it is CMYK of 16 bits (expected gray, RGB or RGBA)")
+        return replace(header, refusal="its pixels are 16-bit CMYK (expected gray, RGB or RGBA)")
     # libtiff multiplies the colours of 8 bits itself.
     return replace(
         header,

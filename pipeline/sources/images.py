@@ -191,7 +191,7 @@ class ImageFile:
         if self._animation is None:  # each frame is drawn over the one before it
             width, height = self._header.size or (_MAX_PIXELS, 1)
             if width * height * self.pictures > 2 * _MAX_PIXELS:
-                raise ValueError(f"its {self.pictures} pictures of {width}x{height} are too many for memory")
+                raise ValueError(f"its {self.pictures} pictures of {width}x{height} do not fit into memory")
             self._animation = opencv.decode_pages(self._data, 0, self.pictures)
         return self._animation[number] if number < len(self._animation) else None
 
@@ -231,7 +231,7 @@ def _check_size(width: int, height: int, data: bytes) -> None:
     if pixels > _MAX_PIXELS:
         raise ValueError(f"it is larger than {_MAX_PIXELS // 10**6} megapixels: {width}x{height}")
     if pixels > max(most, 2**20):
-        raise ValueError(f"it is damaged: {len(data)} bytes are too few for {width}x{height} pixels")
+        raise ValueError(f"it is damaged: {len(data)} bytes are not enough for {width}x{height} pixels")
 
 
 def _opaque(image: npt.NDArray[np.generic], header: Header) -> npt.NDArray[np.generic]:
