@@ -1,4 +1,4 @@
-"""The entry point: what must happen before all other imports, since a signal can arrive while these run."""
+"""The entry point: blocks signals before all other imports, since a signal can arrive while these run."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run this process's command line and exit."""
     if sys.argv[1:2] == ["run"]:
-        # Until the service handles them they would end the process: blocked, they stay pending.
+        # These signals would end the process until the service handles them. While blocked, they stay pending.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGUSR1})
         for number in (signal.SIGINT, signal.SIGTERM):  # a clean stop: nothing needs closing yet
             signal.signal(number, lambda number, frame: os._exit(0))

@@ -1,10 +1,10 @@
-"""The exit codes of all commands, in the numbers of sysexits.h. The systemd unit's restart policy relies on them."""
+"""The exit codes of all commands, numbered as in sysexits.h. The systemd unit's restart policy relies on them."""
 
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Self  # of Python 3.11; `retinad subscribe` runs on 3.10 too
+    from typing import Self  # not in Python 3.10, on which `retinad subscribe` runs too
 
 
 class ExitCode(IntEnum):
@@ -35,7 +35,7 @@ class ExitCode(IntEnum):
 
 
 class JobError(Exception):
-    """A command cannot continue. The message says why and what to do, and holds no secret.
+    """A command cannot continue. The message says why and what to do, and contains no secret.
 
     Attributes:
         code: the exit code of the process.

@@ -1,4 +1,4 @@
-"""Keeps compiled kernels between starts: sets the variables that tell libraries where, before these are imported.
+"""Keeps compiled kernels between starts: before libraries are imported, sets the variables that tell them where.
 
 Checked against Triton 3.7 (which reads its variable at each compilation) and FlashInfer 0.6.13 (which reads its own
 when it is imported, and keeps its files below it in `.cache/flashinfer`). torch.compile is not used. This is one of the
@@ -21,7 +21,7 @@ from .exit_codes import ExitCode
 VARIABLES = MappingProxyType(
     {"TRITON_CACHE_DIR": "triton", "FLASHINFER_WORKSPACE_BASE": "flashinfer", "CUDA_CACHE_PATH": "cuda"}
 )
-"""Subfolders of the cache directory, by the variable that names them to a library. Read-only."""
+"""Subfolder of the cache directory for each library, by the environment variable that the library reads. Read-only."""
 
 _COMPILED = frozenset({".cubin", ".so"})
 _NEVER_EMPTY = _COMPILED | {".ptx", ".json", ".o"}
@@ -55,7 +55,7 @@ def keep_kernels(stack: ExitStack, environment: MutableMapping[str, str] = os.en
 
     Args:
         stack: removes the temporary folder when it closes.
-        environment: where the variables are set.
+        environment: the environment variables, which are changed here.
 
     Raises:
         DirectoryError: neither the cache directory nor one for temporary files can be used.
@@ -92,7 +92,7 @@ def _remove_damaged(folder: Path) -> int:
     # description.
     places = {path.parent for path in _files(folder) if path.suffix in _NEVER_EMPTY and not path.stat().st_size}
     for place in places:
-        if place.exists():  # it may be inside one that was just removed
+        if place.exists():  # this folder may be inside one that was just removed
             shutil.rmtree(place)
     return len(places)
 

@@ -1,4 +1,4 @@
-"""Measures a throughput: things per second, over the last seconds, however they are bunched."""
+"""Measures a throughput: events per second over the last seconds, even if they come in bursts."""
 
 import time
 from collections import deque
@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 _SPAN_S = 5.0
 _SHORTEST_S = 1.0
-"""A rate over a shorter time than this would be a guess."""
+"""Minimum time, in seconds, over which a rate is measured: over a shorter time it would be a guess."""
 
 
 class Throughput:
-    """Counts things in the last 5 s.
+    """Counts the events of the last 5 s, and computes their rate.
 
     Args:
         clock: monotonic seconds.
@@ -23,14 +23,14 @@ class Throughput:
         self._sum = 0
 
     def add(self, count: int = 1) -> None:
-        """So many more, now."""
+        """Count `count` events that happen now."""
         self._counts.append((self._clock(), count))
         self._sum += count
         self._forget()
 
     @property
     def per_s(self) -> float:
-        """Things per second in the last 5 s, or since the beginning if that is less; 0 without any."""
+        """Events per second in the last 5 s, or since this object was made if that was later; 0 if there were none."""
         self._forget()
         return self._sum / min(_SPAN_S, max(_SHORTEST_S, self._clock() - self._began))
 

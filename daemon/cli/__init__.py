@@ -1,1 +1,1 @@
-"""The command line: `app` defines it, each command is a module of its own, and `common` is what they share."""
+"""The command line: `app` defines it, each command has its own module, and `common` holds what commands share."""

@@ -1,4 +1,4 @@
-"""The command `retinad`: its definition, and the way from a command line to an exit code.
+"""The command `retinad`: defines its subcommands, and turns a command line into an exit code.
 
 A command imports what it needs when it runs: a subscriber needs neither torch nor pydantic. The only broad `except` of
 the product is here, in `run_command`.
@@ -39,18 +39,18 @@ else:
     COMMANDS = (subscribe, keygen, schema, version)
 
 SERVER_COMMANDS = frozenset({"run", "check", "reload", "renew", "cameras", "config", "extract", "convert", "bench"})
-"""Commands that need Python 3.11; a subscriber's run on 3.10 too."""
+"""Commands that need Python 3.11. The commands for subscribers also run on 3.10."""
 
 _SERVER_PARTS = ("anyio", "cv2", "pydantic", "safetensors", "structlog", "torch")
 _USAGE_ERROR = 2
-"""The exit code of typer for a wrong command line."""
+"""The exit code that typer returns for a wrong command line."""
 
 
 def main() -> None:
     """Run this process's command line and exit."""
     code = run_command(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError):  # None, or broken, if nobody reads it
+        with suppress(AttributeError, OSError):  # a stream is None, or broken, if nobody reads it
             stream.flush()
     # Everything is closed. The interpreter's own shutdown would take up to a second with torch loaded, more on a busy
     # machine, wait indefinitely for a thread that is stuck in a library call, and tear others out of native code, which

@@ -1,4 +1,4 @@
-"""`retinad bench`: how fast a model and the whole service run on this machine."""
+"""`retinad bench`: measures how fast a model and the whole service run on this machine."""
 
 import importlib.resources
 from pathlib import Path

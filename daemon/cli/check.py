@@ -1,4 +1,4 @@
-"""`retinad check`: what a config means, or what is wrong with it."""
+"""`retinad check`: prints a config with all its defaults, or what is wrong with it."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""What several commands share: options, loading a config, and how expected errors become exit codes."""
+"""Code that several commands share: options, loading a config, and turning expected errors into exit codes."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ def state_of(context: typer.Context) -> CommandState:
 
 
 def load_service_config(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> "ServiceConfig":
-    """Load a service's config, with variables over those of the environment; an error ends the command."""
+    """Load a service's config; an error ends the command. Entries of `overrides` replace environment variables."""
     from ..config.load import load_config
 
     with reported_errors():
@@ -53,7 +53,7 @@ def load_job(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "
 
     Args:
         path: the config file, or None for the defaults.
-        options: name of an option, key of `[model]` that it sets, and its value; None if it was not given.
+        options: for each option its name, the key of `[model]` that it sets, and its value (None if it was not given).
     """
     from ..config.job import Override, load_job_config
 
@@ -63,7 +63,7 @@ def load_job(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "
 
 
 def keep_kernels_of(context: typer.Context) -> None:
-    """Keep the compiled kernels of a command where the service keeps them; problems go to standard error."""
+    """Keep the kernels that a command compiles where the service keeps its own. Prints problems on standard error."""
     from ..config.directories import DirectoryError
     from ..kernel_cache import keep_kernels
 
@@ -80,7 +80,7 @@ def keep_kernels_of(context: typer.Context) -> None:
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
-    """Report errors of a config, a model or a device, which a person can do something about, and end the command."""
+    """End the command with a message if the config, the model or the device has an error that the user can fix."""
     from retinad.pipeline.errors import DeviceError, ModelError, SettingError
 
     from ..config.load import ConfigError
@@ -103,11 +103,11 @@ def reported_errors() -> Iterator[None]:
 
 @contextmanager
 def reported_job_errors() -> Iterator[None]:
-    """Report the errors of a job too, and Ctrl-C before the job handles signals."""
+    """Like `reported_errors`, but also report errors of a job, and Ctrl-C before the job handles signals."""
     try:
         with reported_errors():
             yield
-    except KeyboardInterrupt:  # no signal handler was set yet: nothing is half written
+    except KeyboardInterrupt:  # no signal handler was installed yet, so nothing has been written
         typer.echo("retinad: stopped; nothing was written", err=True)
         raise typer.Exit(ExitCode.INCOMPLETE) from None
     except JobError as error:

@@ -1,4 +1,4 @@
-"""`retinad convert`: a hybrid checkpoint, to be trained, from one whose blocks all use attention."""
+"""`retinad convert`: makes a hybrid checkpoint, which must then be trained, from one whose blocks all use attention."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ _ON_CPU = (
     ("--device", "execution", "auto"),
     ("--device", "memory_dtype", "auto"),
 )
-"""Overrides of how the config's model runs: a conversion runs no model, and needs no GPU."""
+"""Overrides of the config's device settings: a conversion runs no model, and needs no GPU."""
 
 
 def convert(
@@ -78,5 +78,5 @@ def _pattern(text: str) -> "tuple[MixerName, ...]":
 def _is_same(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
-    except OSError:  # one of them is not there, or cannot be reached: the code that opens it says so
+    except OSError:  # a file is missing or cannot be reached: the code that opens it reports this
         return False

@@ -1,4 +1,4 @@
-"""`retinad extract`: the features of a recording, written to files."""
+"""`retinad extract`: writes the features of a recording to files."""
 
 from pathlib import Path
 from typing import Annotated

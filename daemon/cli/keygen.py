@@ -1,4 +1,4 @@
-"""`retinad keygen`: key pairs for encryption. Needs the base install only."""
+"""`retinad keygen`: makes key pairs for encryption. Needs the base install only."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`retinad check --memory`: writes the memory estimate of a config as lines for people."""
+"""`retinad check --memory`: formats the memory estimate of a config as text for people."""
 
 from collections.abc import Iterator
 
@@ -19,12 +19,15 @@ from ..config.service_config import ServiceConfig
 
 
 def memory_report(config: ServiceConfig, size: Size | None, device_bytes: int) -> str:
-    """The estimate as text: the weights, each camera, the largest forward pass, and the sum beside what the device has.
+    """The estimate as text: memory for the weights, each camera and the largest forward pass, and the total.
+
+    The total is compared with the memory of the device.
 
     Args:
         config: the config.
-        size: width and height of every camera's frames; None for what the config says of each, else 4:3.
-        device_bytes: bytes of memory that the device has.
+        size: width and height of every camera's frames. If None, each camera's size is taken from the config, or else a
+            4:3 size is assumed.
+        device_bytes: size of the device's memory in bytes.
 
     Raises:
         ValueError: frames of this size cannot be resized to the model.
@@ -82,12 +85,12 @@ def _counted(frames: int) -> str:
 
 
 def _size_of(camera: CameraConfig, size: Size | None) -> Size | None:
-    # A crop sets the size of what the model gets, whatever the camera sends.
+    # A crop determines the size of the model's input, whatever size the camera sends.
     return size if size and camera.crop is None else _configured_size(camera)
 
 
 def _configured_size(camera: CameraConfig) -> Size | None:
-    # Found without opening the source.
+    # This is found out without opening the source.
     if camera.crop is not None:
         return camera.crop[2:]
     if camera.size is not None:

@@ -24,9 +24,9 @@ from retinad.client import (
 from ..exit_codes import ExitCode
 
 HINT_INTERVAL_S = 10.0
-"""Without a timeout, silence is reported at this interval."""
+"""Interval in seconds at which silence is reported if no timeout is set."""
 SAVE_LIMIT_GB = 10.0
-"""The most that is saved unless another limit is given: a forgotten command would fill the disk."""
+"""Default limit, in GB, of what is saved: without a limit, a forgotten command would fill the disk."""
 UNREADABLE_AT_MOST = 10
 """After this many unreadable messages in a row the service must be of another version: waiting would be pointless."""
 
@@ -52,7 +52,7 @@ def print_messages(
         cameras: names of cameras; empty for all.
         kinds: kinds of messages; empty for features and ends.
         save: folder for one `.npz` per features record, or None.
-        save_limit_gb: how much this call saves there, in GB, before it stops.
+        save_limit_gb: maximum size, in GB, of what this call saves in the folder; then it stops.
         count: number of messages after which to stop, or None for no limit.
         timeout_s: seconds without a message after which to give up, or None for never.
         latest: whether to skip to the newest record when behind.
@@ -69,7 +69,7 @@ def print_messages(
         try:
             saver = None if save is None else _Saver(save, save_limit_gb)
             return _print_records(subscriber, output or sys.stdout, count, timeout_s, saver, as_json)
-        except (KeyboardInterrupt, BrokenPipeError):  # stopped, or nobody reads the lines any more
+        except (KeyboardInterrupt, BrokenPipeError):  # the command was stopped, or nobody reads its lines any more
             return ExitCode.OK
         except _SaveError as exc:
             return _complain(f"{exc}", exc.code)
@@ -154,7 +154,7 @@ def _receive(subscriber: Subscriber, timeout_s: float | None) -> Record:
 
 
 def file_name(record: FeaturesRecord) -> str:
-    """The name of a record's file. Service start, connection and number are in it, so that no file replaces another."""
+    """The name of a record's file. Service start, connection and number are part of it, so no file replaces another."""
     instance = re.sub(r"[^A-Za-z0-9_-]", "_", record.instance)[:16]
     return f"{record.camera}-{instance}-{record.stream_epoch:04d}-{record.seq:08d}.npz"
 

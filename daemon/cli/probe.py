@@ -19,7 +19,7 @@ class CameraFinding:
 
     Attributes:
         camera: its config.
-        outcome: the description of its source, or the error.
+        outcome: the description of its source, or the error that opening the source raised.
     """
 
     camera: CameraConfig
@@ -27,7 +27,7 @@ class CameraFinding:
 
     @property
     def is_good(self) -> bool:
-        """Whether it delivered a frame."""
+        """Whether the camera delivered a frame."""
         return isinstance(self.outcome, SourceInfo)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""`retinad reload`: a running service reads its config again, or what that would change is printed."""
+"""`retinad reload`: makes a running service read its config again, or prints what that would change."""
 
 import os
 from typing import Annotated
@@ -15,7 +15,7 @@ def reload(
         bool, typer.Option("--dry-run", help="Change nothing: print what would change, and what that costs.")
     ] = False,
 ) -> None:
-    """Let the running service of a config read it again. What changes is printed; a wrong config changes nothing."""
+    """Make the service of a config read it again. What changes is printed; an invalid config changes nothing."""
     from ..config.load import load_config
     from ..service.reload_plan import applicable, plan_reload
 

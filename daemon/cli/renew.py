@@ -1,4 +1,4 @@
-"""`retinad renew`: streams of a running service begin new epochs."""
+"""`retinad renew`: makes streams of a running service begin new epochs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ def renew(
         Path, typer.Option("--config", "-c", metavar="FILE", readable=False, help="The config of the running service.")
     ] = DEFAULT_CONFIG,
 ) -> None:
-    """Let streams of the running service begin new epochs, for cameras that started in the dark, covered or moving."""
+    """Make streams of the running service begin new epochs, for cameras that started in the dark, covered or moving."""
     from ..config.load import load_config
 
     service, names = running_service(config), cameras or []

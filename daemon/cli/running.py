@@ -1,4 +1,4 @@
-"""Finds the running service that a command is about."""
+"""Finds the running service that a command refers to."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def running_service(config: Path) -> "RunningService":
-    """The running service of a config file; an error ends the command."""
+    """The service that runs with a config file; the command ends with an error if there is none."""
     from ..service.control import find_services
 
     try:

@@ -21,7 +21,7 @@ def schema() -> None:
 
 
 def message_schema() -> str:
-    """JSON text: a schema of any message, which the key `kind` tells apart, and one of each kind of header."""
+    """JSON text: a schema of all messages, which the key `kind` tells apart, and a schema of each kind of header."""
     import msgspec
 
     from retinad.client import Gap

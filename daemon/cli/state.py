@@ -1,4 +1,4 @@
-"""What outlives the function of a command."""
+"""State that is kept after the function of a command has returned."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class CommandState:
-    """State that outlives the function of a command.
+    """State that is kept after the function of a command has returned.
 
     Attributes:
         stack: closed at the end; `run` opens its log here, so that it is still open when a crash is reported.

@@ -1,4 +1,4 @@
-"""Shows options without a value as switches in the help; typer shows them with `<bool>`, as if they took one."""
+"""Makes the help show options without a value as switches. Typer shows them with `<bool>`, as if they took a value."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The folders of the service: where they are, and their creation without trusting what already exists there."""
+"""The folders of the service: finds their paths, and creates them without trusting what already exists there."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from ..exit_codes import ExitCode
 
 
 class DirectoryError(Exception):
-    """A folder of the service cannot be used. The message says which, and why.
+    """A folder of the service cannot be used. The message names the folder and the reason.
 
     Attributes:
         code: the exit code of the process.
@@ -26,7 +26,7 @@ class DirectoryError(Exception):
 
 
 class UnwritableError(DirectoryError):
-    """A folder is the service's own, but on a full or read-only file system, or without the right to write."""
+    """A folder cannot be written to: its file system is full or read-only, or the user has no right to write."""
 
 
 _UNWRITABLE = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM})
@@ -121,7 +121,7 @@ def held(directory: Path) -> Iterator[None]:
 
 
 def writing_problem(directory: Path) -> str | None:
-    """Why nothing can be written to a folder that may not exist yet, as far as can be seen without writing."""
+    """Why a folder, which need not exist yet, cannot be written to; None if no reason is found without writing."""
     existing = directory
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
@@ -142,7 +142,7 @@ def writing_problem(directory: Path) -> str | None:
 
 def _failure(message: str, error: OSError) -> DirectoryError:
     kind = UnwritableError if error.errno in _UNWRITABLE else DirectoryError
-    # An error without a number is the project's own, and complete.
+    # An error without an errno was raised by this project, and its text is complete.
     return kind(ExitCode.CANNOT_CREATE, f"{message}: {error.strerror}" if error.strerror else str(error))
 
 

@@ -1,6 +1,7 @@
-"""Step 4 of loading a config, resolve: from checked tables to the pipeline's configs, defaults and presets filled in.
+"""Step 4 of loading a config, resolve: turns checked tables into complete configs of the pipeline.
 
-It checks what a single table cannot tell: values that depend on each other, files that must exist, credentials.
+It fills in defaults and presets, and checks what cannot be checked in a single table: values that depend on each
+other, files that must exist, and credentials.
 """
 
 import os
@@ -37,11 +38,11 @@ _ALL_DISABLED = KeyFault(("camera",), "every camera is disabled", "remove `enabl
 
 @dataclass(frozen=True, slots=True)
 class Resolved(Generic[Config]):
-    """A resolved config, and what is wrong with it.
+    """A resolved config and its faults.
 
     Attributes:
         config: the config. Its model, if it has one, is not placed yet: see `place_model`.
-        faults: what is wrong; if anything is, the config must not be used.
+        faults: all faults that were found; the config must only be used if there are none.
     """
 
     config: Config
@@ -123,7 +124,7 @@ def resolve_camera(
     source, faults = table.source.get_secret_value(), []
     try:
         source = _resolve_source(source, environment)
-    except (ValueError, SourceError) as error:  # neither quotes a source that may hold secrets
+    except (ValueError, SourceError) as error:  # neither message quotes the source, which may contain secrets
         faults.append(KeyFault((*path, "source"), str(error)))
     if table.stream:
         stream, stream_faults = resolve_stream(table.stream, (*path, "stream"), stream)
@@ -146,7 +147,7 @@ def _crop_faults(camera: CameraConfig) -> Iterator[str]:
         return
     try:
         size = parse_source(camera.source).frame_size
-    except SourceError:  # reported at the source
+    except SourceError:  # the fault is reported for the key `source`
         return
     if size is not None and (left + width > size[0] or top + height > size[1]):
         yield crop_fault(camera.crop, size)
@@ -233,7 +234,7 @@ def _socket_fault(endpoint: str, runtime: Path) -> str | None:
     if socket is None or socket.startswith("@"):
         return None
     folder = Path(socket).parent
-    if folder == runtime:  # made by the service
+    if folder == runtime:  # the service creates this folder itself
         return None
     advice = "write ipc://{runtime}/NAME.sock for one that the service makes"
     if not os.path.isdir(folder):
@@ -249,7 +250,7 @@ def _resolve_source(source: str, environment: Mapping[str, str]) -> str:
     text = read_credential(source, environment) if source.startswith(CREDENTIAL) else source
     if len(text) > 4096 or any(ord(character) < 32 for character in text):
         raise ValueError("expected 1 to 4096 characters, none of them a control character")
-    if any("\ud800" <= character <= "\udfff" for character in text):  # how Python spells bytes that are not UTF-8
+    if any("\ud800" <= character <= "\udfff" for character in text):  # how Python represents bytes that are not UTF-8
         raise ValueError("expected UTF-8 text")
     parse_source(text)
     return text

@@ -1,4 +1,4 @@
-"""Variables that others set with the prefix of this program: Kubernetes, and Docker's links, for a service of its name.
+"""Recognises variables with the prefix of this program that Kubernetes and Docker links set for a service of its name.
 
 Beside a Service `retinad` or `retinad-x`, every container of the namespace has variables such as `RETINAD_PORT` and
 `RETINAD_X_SERVICE_HOST`. None of them has the `__` of every key of the config.
@@ -27,7 +27,7 @@ def is_service_link(name: str, value: str) -> bool:
 
 
 def describe_links(names: Sequence[str]) -> str:
-    """A sentence about the links that were passed over."""
+    """A sentence about the variables that were ignored because they are service links."""
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    what = "is no key" if len(names) == 1 else "are no keys"
+    what = "is not a config key" if len(names) == 1 else "are not config keys"
     return f"{shown} {what}: Kubernetes sets such variables for a Service of this name (enableServiceLinks: false)"

@@ -1,4 +1,4 @@
-"""The tables of the config file as pydantic models: keys, types and ranges. Used while a config is loaded only.
+"""The tables of the config file as pydantic models: keys, types and ranges. Used only while a config is loaded.
 
 A key that is not set keeps the default of the dataclass that it ends up in, so that no default is written twice.
 """
@@ -42,13 +42,13 @@ PATTERN_WORDS = {
     _DEVICE: "auto, cpu, cuda or cuda:N",
     _FOURCC: "four ASCII characters, such as MJPG",
 }
-"""The expected form of a string in words, by its pattern."""
+"""For each pattern, the expected form of the string in words."""
 
 WORD_PATTERNS = frozenset({NAME_PATTERN, _DEVICE, _FOURCC})
-"""Patterns of keys that take a single word, which an error may quote."""
+"""Patterns of keys whose value is a single word, which an error message may quote."""
 
 LONGEST = MappingProxyType({_TEXT: 4096, NAME_PATTERN: 64})
-"""The most characters of strings with these patterns."""
+"""Maximum number of characters of strings with these patterns."""
 
 Text = Annotated[str, Field(pattern=_TEXT)]
 
@@ -183,6 +183,6 @@ def sub_table(model: type[BaseModel], key: str) -> type[BaseModel] | None:
 
 
 def configured_keys(table: BaseModel) -> dict[str, Any]:
-    """The keys that the file sets, lists as tuples, to be put over defaults with `dataclasses.replace`."""
+    """The keys that the file sets and their values, for `dataclasses.replace` on the defaults. Lists become tuples."""
     values = {key: getattr(table, key) for key in table.model_fields_set}
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

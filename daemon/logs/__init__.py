@@ -1,1 +1,1 @@
-"""The log: setup, rendering, redaction, and what native libraries print."""
+"""The log: setup, rendering, redaction, and the output of native libraries."""

@@ -12,7 +12,9 @@ from types import TracebackType
 from typing import Self, TextIO
 
 _PIPE_BYTES = 1 << 20
-"""Pipe size. A write to a full pipe blocks, and a library may hold the GIL while it writes, so there must be room."""
+"""Size of the pipe in bytes. A write to a full pipe blocks, and a library may hold the GIL while it writes, so there
+must be room.
+"""
 _LONGEST_LINE = 8192
 _LINE_END = re.compile(rb"[\r\n]+")
 

@@ -1,4 +1,4 @@
-"""Keeps repeated events from flooding the log: a few per key and interval, and a count of the rest."""
+"""Keeps repeated events from flooding the log: admits a few per key and interval, and counts the rest."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ class RateLimit:
 
     Args:
         interval_s: length of the interval in seconds, from the first admitted event.
-        burst: events of one key that are admitted in an interval.
+        burst: maximum number of events with the same key that are admitted per interval.
         clock: monotonic seconds.
     """
 
@@ -54,7 +54,7 @@ class RateLimit:
             return suppressed
 
     def take_suppressed(self) -> dict[str, int]:
-        """Return and clear the suppressed events not reported yet, by key, for a last line before the end."""
+        """Return and clear the number of suppressed events not reported yet, by key, for a last line before the end."""
         with self._lock:
             counts = {key: window.suppressed for key, window in self._windows.items() if window.suppressed}
             self._windows.clear()

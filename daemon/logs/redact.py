@@ -1,4 +1,4 @@
-"""Keeps secrets out of the log: known secrets anywhere in a text, and credentials in any address, known or not."""
+"""Keeps secrets out of the log: masks known secrets anywhere in a text, and all credentials in addresses."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from retinad.pipeline.sources.redact import MASK, SHORTEST, mask
 
 
 class Redactor:
-    """Masks known secrets and credentials in addresses. Secrets are added and never removed."""
+    """Masks known secrets, and credentials in addresses. Known secrets are added and never removed."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: frozenset[str] = frozenset()

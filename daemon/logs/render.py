@@ -20,7 +20,7 @@ def make_formatter(form: LogForm, terminal: bool, redactor: Redactor) -> logging
     """The formatter of the log's only handler.
 
     Args:
-        form: for people, as JSON lines, or chosen by `terminal`.
+        form: lines for people, JSON lines, or a choice that depends on `terminal`.
         terminal: whether the log goes to a terminal, where the format for people has colours.
         redactor: masks secrets in every value.
     """

@@ -82,7 +82,7 @@ def open_log(redactor: Redactor) -> Iterator[Log]:
 
 
 def flush_log() -> None:
-    """Give the lines that wait a moment to be written, before the process ends without closing its log."""
+    """Wait a moment for queued lines to be written, before the process ends without closing its log."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _Handler):
             handler.stream.drain(_FLUSH_S)
@@ -118,7 +118,7 @@ class _Handler(logging.StreamHandler[LogWriter]):
         self.stream.write('{"level": "error", "event": "log event could not be formatted or written"}')
 
     def flush(self) -> None:
-        """Nothing: it is called after each event, and must not wait."""
+        """Do nothing: logging calls this after each event, and it must not wait."""
 
     def _dropped_line(self, count: int) -> str:
         event, reason = "%d log lines dropped", "nobody read the log, or it could not be written"
@@ -141,7 +141,7 @@ def _crash_output(stderr: TextIO) -> Iterator[TextIO]:
         with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as shared:
             shared.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 1000))
     if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
-        with suppress(OSError):  # it belongs to another user
+        with suppress(OSError):  # the pipe or terminal belongs to another user
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             descriptor = os.open(f"/proc/self/fd/{descriptor}", flags)
     with open(descriptor, "w", encoding="utf-8", closefd=descriptor != stderr.fileno()) as output:

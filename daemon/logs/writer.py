@@ -1,4 +1,4 @@
-"""Writes the log in a thread of its own, so that whoever logs never waits for whoever reads.
+"""Writes the log in a separate thread, so that code that logs never waits for the reader of the log.
 
 A pipe that nobody reads (`| less`, a stopped collector), a paused terminal or a hung disk blocks that thread alone.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 MOST_BYTES = 1 << 20
-"""Bytes of lines that wait; further ones are dropped and counted. Minutes of an ordinary log."""
+"""Maximum size of the queued lines, in bytes: minutes of an ordinary log. Further lines are dropped and counted."""
 
 _RETRY_S = 1.0
 
@@ -40,7 +40,7 @@ class LogWriter:
         self._thread.start()
 
     def write(self, line: str) -> None:
-        """Queue a line, without its end; drop and count it if the queue is full."""
+        """Queue a line, given without its newline; drop and count it if the queue is full."""
         data = line.encode("utf-8", "backslashreplace") + b"\n"
         with self._changed:
             if self._waiting_bytes + len(data) > MOST_BYTES:
@@ -50,7 +50,7 @@ class LogWriter:
             self._append(data, 1)
 
     def drain(self, within_s: float) -> bool:
-        """Wait until all lines are written, at most this long. Returns whether they are."""
+        """Wait up to `within_s` seconds until all lines are written. Returns whether all are written."""
         until = time.monotonic() + within_s
         with self._changed:
             while self._lines or self._writing or self._has_news:
@@ -59,11 +59,11 @@ class LogWriter:
             return True
 
     def close(self, within_s: float, stuck_s: float) -> bool:
-        """Write what waits, and end the thread. A thread that is stuck in a write is abandoned, with its lines.
+        """Write the queued lines, and end the thread. A thread that is stuck in a write is abandoned with its lines.
 
         Args:
-            within_s: longest time for all lines.
-            stuck_s: longest time without a written line.
+            within_s: maximum time for writing all lines, in seconds.
+            stuck_s: maximum time in which no line is written, in seconds.
 
         Returns:
             Whether the thread has ended, so that the descriptor may be closed.
@@ -119,7 +119,7 @@ class LogWriter:
             self._append(self._dropped_line(count).encode("utf-8", "backslashreplace") + b"\n", count)
 
     def _put_out(self, data: bytes) -> bool:
-        """Write all of it. Returns False if it cannot be written: the disk is full, or the reader is gone."""
+        """Write all of `data`. Returns False if that is impossible: the disk is full, or the reader is gone."""
         rest = memoryview(data)
         while rest and not self._closed:
             try:

@@ -1,1 +1,1 @@
-"""The running service: start, cameras, status, reload, stop, and systemd."""
+"""The running service: how it starts, runs its cameras, reports its status, reloads, stops, and notifies systemd."""

@@ -1,4 +1,4 @@
-"""Logs refused subscribers, and keys that cannot be read, at a rate that a stranger cannot use to flood the log."""
+"""Logs refused subscribers and unreadable keys, at a limited rate, so that strangers cannot flood the log."""
 
 import anyio
 import structlog
@@ -10,7 +10,7 @@ from ..logs.rate_limit import RateLimit
 
 _INTERVAL_S = 10.0
 _LINES = 10
-"""Refusals that are logged in an interval, whoever they concern."""
+"""Maximum number of refusals logged per interval, for all peers together."""
 _KEYS_INTERVAL_S = 60.0
 _LOOK_S = 0.25
 
@@ -18,7 +18,7 @@ _log = structlog.get_logger("retinad")
 
 
 class AccessLog:
-    """Logs each kind of refusal at most once in 10 s, and ten lines in all."""
+    """Logs each kind of refusal at most once in 10 s, and at most ten refusals of all kinds in that time."""
 
     def __init__(self) -> None:
         self._each = RateLimit(_INTERVAL_S)
@@ -27,7 +27,7 @@ class AccessLog:
         self._keys_error: str | None = None
 
     def refused(self, refusal: Refusal, times: int) -> None:
-        """Log that a subscriber was refused, unless its like was logged a moment ago."""
+        """Log that a subscriber was refused, unless a refusal of the same kind was logged a moment ago."""
         earlier = self._each.admit(f"{refusal.address} {refusal.key} {refusal.reason}")
         if earlier is None or (others := self._all.admit("all")) is None:
             return
@@ -39,7 +39,7 @@ class AccessLog:
         )
 
     def keys(self, problem: str | None) -> None:
-        """Log what is wrong with the authorized keys: at once, then every minute, and when it is over."""
+        """Log a problem with the authorized keys: at once, then every minute, and once more when it is solved."""
         if problem is not None and self._keys.admit(problem) is not None:
             _log.error("authorized keys not readable", problem=problem)
         if problem is None and self._keys_error is not None:

@@ -1,4 +1,4 @@
-"""The cameras' log: state changes, damaged input and failed frames, at a rate that does not flood it."""
+"""Logs the cameras' state changes, damaged input and failed frames, at a rate that does not flood the log."""
 
 import logging
 import re
@@ -20,11 +20,11 @@ CAMERA_EVENTS = {
     CameraState.ENDED: "camera source ended",
     CameraState.FAILED: "camera failed",
 }
-"""The log event of each state."""
+"""The name of the log event for each state."""
 
 _INTERVAL_S = 10.0
 _DAMAGED = 3
-"""Damaged images or packets that are logged for each camera in an interval."""
+"""Maximum number of damaged images or packets logged per camera and interval."""
 _NUMBERS = re.compile(r"\d+")
 _MILESTONES = frozenset({10, 100, 1000, 10_000, 100_000})
 
@@ -32,7 +32,7 @@ _log = structlog.get_logger("retinad")
 
 
 class CameraLog:
-    """Logs one camera's states. A new problem is a warning; if it repeats, only the 10th, 100th ... time is one."""
+    """Logs one camera's states. A new problem is a warning; of its repetitions, only the 10th, 100th ... are."""
 
     def __init__(self, camera: str) -> None:
         self._log = _log.bind(camera=camera)
@@ -42,7 +42,7 @@ class CameraLog:
         self._limit = RateLimit(_INTERVAL_S, _DAMAGED)
 
     def state(self, status: CameraStatus) -> None:
-        """Log a change of state, and where a newly opened source deviates from its configuration."""
+        """Log a change of state and, for a newly opened source, how it deviates from its configuration."""
         self._log.log(self._level(status), CAMERA_EVENTS[status.state], **log_fields(status))
         self._before = status
         before, self._notes = self._notes, () if status.info is None else status.info.notes
@@ -58,13 +58,13 @@ class CameraLog:
             self._log.warning(line, more_like_it=more)
 
     def close(self) -> None:
-        """Log how many damage messages were suppressed; call it when the camera has ended or was stopped."""
+        """Log how many damage messages were suppressed. To be called when the camera has ended or was stopped."""
         suppressed = sum(self._limit.take_suppressed().values())
         if suppressed:
             self._log.warning("more damaged input", more_like_it=suppressed)
 
     def _level(self, status: CameraStatus) -> int:
-        reason = _NUMBERS.sub("#", status.reason or "")  # FFmpeg's timeouts name the elapsed nanoseconds
+        reason = _NUMBERS.sub("#", status.reason or "")  # FFmpeg's timeout messages contain the elapsed nanoseconds
         known, is_known = self._problem, reason == self._problem
         match status.state:
             case CameraState.RUNNING:
@@ -93,7 +93,7 @@ class FailureLog:
         self._limit = RateLimit(_INTERVAL_S)
 
     def __call__(self, failure: FrameFailure) -> None:
-        """Log a failure, unless its like was logged a moment ago."""
+        """Log a failure, unless the same camera failed for the same reason a moment ago."""
         stamp = failure.stamp
         suppressed = self._limit.admit(f"{stamp.camera} {_NUMBERS.sub('#', failure.reason)}")
         if suppressed is not None:
@@ -108,7 +108,7 @@ class FailureLog:
 
 
 def log_fields(status: CameraStatus) -> dict[str, object]:
-    """The fields of a log line about a camera's state; unknown ones are left out."""
+    """The fields of a log line about a camera's state, without those whose values are unknown."""
     fields: dict[str, object] = {
         "reason": full_reason(status),
         "attempt": status.attempt or None,

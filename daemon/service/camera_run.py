@@ -25,13 +25,13 @@ from .snapshots import StreamSnapshots
 from .state import CameraReport
 
 DRAIN_S = 1.0
-"""Seconds that a stopped camera's last frames may take to get through the model."""
+"""Maximum time, in seconds, that a stopped camera's last frames may take to get through the model."""
 
 WAIT_S = 0.5
-"""Seconds more for the model's running step, where no snapshot is saved."""
+"""Additional time, in seconds, for the model's running step if no snapshot is saved."""
 
 CLOSE_S = 0.3
-"""Seconds for closing the stream afterwards."""
+"""Time, in seconds, for closing the stream afterwards."""
 
 _log = structlog.get_logger("retinad")
 
@@ -44,7 +44,7 @@ class Capturing(Protocol):
         """Its current state."""
 
     async def run(self) -> CameraStatus:
-        """Fill the queue until the source is finished; cancellation stops it within a second."""
+        """Fill the queue until the source is finished. Cancelling the call stops capturing within a second."""
 
 
 class MakeCamera(Protocol):
@@ -126,11 +126,11 @@ class CameraRun:
         return CameraReport(self.config, self.status, counters, next_epoch, self.refusal is not None)
 
     def lost(self) -> None:
-        """Run the frames that wait for the rest of a first block: the connection of the source is over."""
+        """Run the frames that wait for the rest of a first block, because the source's connection has ended."""
         self._lost.set()
 
     def reopen(self, config: CameraConfig) -> bool:
-        """Open the source again with a configuration that keeps the stream's memory, which continues.
+        """Open the source again with a changed configuration, while the stream continues with its memory.
 
         Returns:
             False, with nothing done, if the source is not being captured any more.
@@ -155,7 +155,7 @@ class CameraRun:
         self._closing.deadline = self._draining.deadline + (save_within_s or WAIT_S) + CLOSE_S
 
     async def run(self) -> None:
-        """Everything up to the closed stream; publishing `end` is left to the owner."""
+        """Run the camera until its stream is closed. The owner then publishes `end`."""
         name, worker = self.config.name, self.services.worker
         with self._capturing:
             await self._open()

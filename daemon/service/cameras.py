@@ -1,4 +1,4 @@
-"""The running cameras: each is started, stopped and replaced on its own, without disturbing the others."""
+"""The running cameras. Each can be started, stopped and replaced without disturbing the others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,9 +16,9 @@ from .reload_plan import keeps_memory
 from .state import CameraReport
 
 PACE_S = 0.002
-"""Seconds between the same message of different cameras. A slow subscriber's queue may be as short as 8 messages, and
-the number of cameras may grow with a reload. Measured with 64 messages at once: a subscriber that otherwise keeps up
-loses two thirds; at this pace, none."""
+"""Seconds between messages of the same kind from different cameras. A slow subscriber's queue may be as short as 8
+messages, and the number of cameras may grow with a reload. Measured with 64 messages at once: a subscriber that
+otherwise keeps up loses two thirds; at this pace, none."""
 
 
 class CameraSink(Protocol):
@@ -28,7 +28,7 @@ class CameraSink(Protocol):
         """A camera's state changed."""
 
     def camera_ended(self, status: CameraStatus, counters: FrameCounters, next_seq: int | None) -> None:
-        """A camera is finished; its counters are final and add up.
+        """A camera is finished; its counters are final and consistent.
 
         Args:
             status: its last state.
@@ -140,7 +140,7 @@ class Cameras:
         await self._stop(list(self._running.values()), save_within_s)
 
     def give_up(self, reason: str) -> None:
-        """Publish each camera's `end` now: the model is gone, and frames in flight are lost.
+        """Publish each camera's `end` now, because the model is gone and frames in flight are lost.
 
         Args:
             reason: why the cameras failed.

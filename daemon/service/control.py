@@ -1,4 +1,4 @@
-"""How commands find a running service and ask it for something: a private folder for each service, and its signals.
+"""Lets commands find a running service and send it requests, through a private folder per service and signals.
 
 The folder, `service-PID` in the runtime folder, holds a locked file for as long as the service lives, copies of the
 config as it was started and as it was last reloaded, and the environment that the config was read with. All of it may
@@ -32,7 +32,7 @@ _VARIABLES = ("RETINAD_", "XDG_", "HOME", "RUNTIME_DIRECTORY", "STATE_DIRECTORY"
 
 @dataclass(frozen=True, slots=True)
 class ControlFolder:
-    """The service's side.
+    """The service's side of its private folder.
 
     Attributes:
         folder: the private folder.
@@ -43,12 +43,12 @@ class ControlFolder:
     config: Path
 
     def reloaded(self) -> None:
-        """Keep a copy of the config file, which has just been loaded. A full disk costs the copy only."""
+        """Keep a copy of the config file that has just been loaded. If the disk is full, only the copy is lost."""
         with suppress(OSError), written_whole(self.folder / _CURRENT, PRIVATE) as file:
             file.write(self.config.read_bytes())
 
     def take_renewals(self) -> Sequence[str] | None:
-        """The cameras that a command asked to renew, once; None if nobody named any, which means all."""
+        """Return and clear the names of the cameras that a command asked to renew. None means all cameras."""
         path = self.folder / _RENEW
         try:
             names: list[str] = json.loads(path.read_bytes())
@@ -60,19 +60,19 @@ class ControlFolder:
 
 @contextmanager
 def open_control(runtime: Path, config: Path, environment: Mapping[str, str] = os.environ) -> Iterator[ControlFolder]:
-    """Offer a service to commands until the context ends; what services left that were killed is removed.
+    """Let commands find this service until the context ends. Folders that killed services left behind are removed.
 
     Args:
         runtime: the runtime folder, which exists.
         config: the config file.
-        environment: what the config was read with.
+        environment: the environment variables that the config was read with.
 
     Raises:
         OSError: the folder cannot be written.
     """
     for left in runtime.glob(f"{_FOLDER}*"):
         pid = left.name.removeprefix(_FOLDER)
-        if pid == str(os.getpid()) or not os.path.exists(f"/proc/{pid}"):  # one that is starting has no lock yet
+        if pid == str(os.getpid()) or not os.path.exists(f"/proc/{pid}"):  # a service that is starting has no lock yet
             shutil.rmtree(left, ignore_errors=True)
     control = ControlFolder(runtime / f"{_FOLDER}{os.getpid()}", config)
     control.folder.mkdir(mode=0o700, exist_ok=True)
@@ -96,10 +96,10 @@ class RunningService:
     """A running service, as commands see it.
 
     Attributes:
-        pid: its process.
+        pid: its process id.
         config: its config file.
-        working_folder: where relative paths of its config start.
-        environment: what its config was read with.
+        working_folder: the folder that relative paths in its config refer to.
+        environment: the environment variables that its config was read with.
         started: a copy of the config that it started with.
         current: a copy of the config that it loaded last.
     """
@@ -112,14 +112,16 @@ class RunningService:
     current: Path
 
     def reload(self) -> None:
-        """Ask it to reload its config."""
+        """Ask the service to reload its config."""
         os.kill(self.pid, signal.SIGHUP)
 
     def renew(self, cameras: Sequence[str], within_s: float = 10.0) -> None:
-        """Ask it to begin new epochs of these cameras' streams, of all without any, and wait until it has taken that.
+        """Ask the service to begin new epochs of these cameras' streams, and wait until it has taken the request.
+
+        Without cameras, the streams of all cameras begin new epochs.
 
         Raises:
-            TimeoutError: it did not take it in time.
+            TimeoutError: the service did not take the request in time.
         """
         path = self.started.with_name(_RENEW)
         lock = os.open(self.started.with_name(_LOCK + "-renew"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
@@ -173,8 +175,8 @@ def _read(folder: Path) -> RunningService:
 
 
 def _is_alive(folder: Path) -> bool:
-    # The lock ends with the process, and its number may be given to another. The service takes it before it writes its
-    # place, so that looking cannot get in its way.
+    # The lock ends with the process, whose id may then be given to another. The service takes the lock before it writes
+    # its place, so that this look-up cannot disturb it.
     if not (folder / _PLACE).exists():
         return False
     try:

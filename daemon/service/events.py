@@ -23,7 +23,7 @@ def log_start(
     versions: Mapping[str, str],
     times: StartupTimes,
 ) -> None:
-    """Log what runs where, how long the start took, and a command line for a first subscriber."""
+    """Log the model, the endpoints, how long startup took, and a command line for a first subscriber."""
     _log.info(
         "started",
         model=model.name,
@@ -70,7 +70,7 @@ def subscribe_command(endpoints: Sequence[str], curve: CurveConfig | None) -> st
 
 
 def _program() -> str:
-    """The program's name, or how it was called if its name is not on the PATH."""
+    """The program's name, or the path that it was called by if its name is not on the PATH."""
     if shutil.which("retinad"):
         return "retinad"
     called = sys.argv[0]

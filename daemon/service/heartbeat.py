@@ -1,4 +1,4 @@
-"""Periodic output of the service: watchdog, status messages, the log's report, and the line in `systemctl status`."""
+"""Periodic output of the service: watchdog, status messages, log reports, and the line in `systemctl status`."""
 
 import logging
 import time
@@ -24,10 +24,10 @@ from .systemd import Notifier
 
 _LOOK_S = 0.2
 _QUIET_S = 60.0
-"""Interval of reports that say nothing new."""
+"""Interval in seconds at which a report is logged at level info although it says nothing new."""
 
 _SLOW_LOG_S = 10.0
-"""At most one line about slow subscribers in this time, however many there are."""
+"""Interval in seconds in which at most one line about slow subscribers is logged, however many there are."""
 
 _log = structlog.get_logger("retinad")
 
@@ -54,7 +54,7 @@ async def end_when_hung(worker: Worker[Engine], limit_s: float) -> None:
 
     Args:
         worker: runs the calls.
-        limit_s: their limit, for the message.
+        limit_s: their time limit in seconds, for the message.
 
     Raises:
         DeviceError: a call hangs; the log has its stack. Its results, and those of later calls, are lost.
@@ -62,7 +62,7 @@ async def end_when_hung(worker: Worker[Engine], limit_s: float) -> None:
     while True:
         await anyio.sleep(_LOOK_S)
         if worker.is_overdue:
-            await anyio.sleep(_LOOK_S)  # a machine that was suspended is no hang: the call finishes in this time
+            await anyio.sleep(_LOOK_S)  # if the machine was suspended, the call did not hang: it finishes in this time
             if worker.is_overdue:
                 _log.critical("model step hangs", busy_s=round(worker.busy_s, 1), stack=worker.stack())
                 raise DeviceError(f"a step did not finish within model.step_timeout_s = {limit_s:g} s")
@@ -84,7 +84,7 @@ async def report(
     while True:
         await anyio.sleep(interval_s)
         for name in cameras.names:
-            if (camera := cameras.report(name)) is not None:  # read now: it may have ended since the loop began
+            if (camera := cameras.report(name)) is not None:  # may have ended since the loop began
                 announcer.camera_changed(camera.status, camera.counters)
             await anyio.sleep(PACE_S)
         state = monitor.snapshot()
@@ -128,9 +128,9 @@ def report_fields(state: ServiceState, frames_per_s: float) -> dict[str, object]
 
 
 class ReportPace:
-    """Decides whether a report is news: what it says has changed, or a minute has passed.
+    """Decides whether a report is news: its content has changed, or a minute has passed.
 
-    Rates and totals that grow as they should are no news.
+    Changed rates and growing totals are not news.
 
     Args:
         clock: monotonic seconds.

@@ -1,4 +1,4 @@
-"""Loads the model in the worker's thread, asks systemd for more time, and retries a busy device."""
+"""Loads the model in the worker's thread, asks systemd for more time meanwhile, and retries if the device is busy."""
 
 import logging
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from .systemd import Notifier
 
 TRIES = 3
 PAUSE_S = 5.0
-"""Pause between tries: time for another process to release the GPU, or for the driver to finish setting it up."""
+"""Seconds between tries: time for another process to release the GPU, or for the driver to finish setting it up."""
 
 _ASK_S = 5.0
 _SLOW_PASS_S = 1.0
-"""A pass of the warm-up that takes this long is logged at level info."""
+"""A warm-up pass that takes at least this many seconds is logged at level info."""
 
 _USUAL_SIZES = ((640, 480), (1920, 1080))
 """4:3 and 16:9. A camera with another aspect ratio is warmed up by its first frame, which then takes longer."""
@@ -34,7 +34,8 @@ def make_engine(config: ServiceConfig) -> Engine:
     """The service's engine (see `open_engine`), warmed up for the usual aspect ratios.
 
     Raises:
-        SettingError: the device cannot keep `step_timeout_s`, so that the service would end again and again.
+        SettingError: steps on this device take longer than `step_timeout_s`, so that the service would end again and
+            again.
     """
     engine = open_engine(config.model, _USUAL_SIZES, _log_pass)
     try:
@@ -52,7 +53,7 @@ def _log_pass(number: int, total: int, took_s: float) -> None:
 
 def _check_step_time(config: ServiceConfig, frame_s: float) -> None:
     model, frames = config.model, 1
-    if model.device == "cpu" and model.running_mixers:  # a GPU takes more frames in hardly more time
+    if model.device == "cpu" and model.running_mixers:  # on a GPU, a step with more frames takes hardly longer
         blocks = [camera.stream.scale_frames for camera in config.cameras]
         frames = max(min(model.max_batch, len(config.cameras)), *blocks)
     step_s = frame_s * frames

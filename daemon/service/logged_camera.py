@@ -1,4 +1,4 @@
-"""A camera whose state changes, and whatever its capture process prints, are logged."""
+"""A camera whose state changes and capture process output are logged."""
 
 from collections.abc import Callable
 

@@ -1,11 +1,11 @@
-"""The event loop's lag: whether, and for how long, something blocks it."""
+"""Measures the event loop's lag: for how long other code blocks the loop."""
 
 import time
 from collections.abc import Callable
 
 
 class LoopLag:
-    """Measures lag with a beat that is due every `interval_s`: whatever it is late is lag.
+    """Measures lag with a beat that is due every `interval_s`: the time by which a beat is late is the lag.
 
     Args:
         interval_s: seconds between beats.

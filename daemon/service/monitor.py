@@ -1,4 +1,4 @@
-"""Makes the snapshot of the service's state (`state.py`) from the running parts. The only place that reads them all."""
+"""Collects the service's state (`state.py`) from its running parts. No other module reads all of them."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

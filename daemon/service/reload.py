@@ -15,10 +15,12 @@ from .signals import Request
 from .systemd import Notifier
 
 _READ_S = 10.0
-"""Limit for reading the config. A pipe or a dead file server may block forever, which must not block later reloads."""
+"""Time limit, in seconds, for reading the config. A pipe or a dead file server may block forever, which must not block
+later reloads.
+"""
 
 _PAUSE_S = 0.5
-"""Pause between reloads: all requests that arrive during it become one reload."""
+"""Seconds between reloads: all requests that arrive during it become one reload."""
 
 _log = structlog.get_logger("retinad")
 
@@ -49,7 +51,7 @@ class Reloader:
         self._notifier = notifier
 
     async def run(self, request: Request, cameras: Cameras, monitor: StateMonitor) -> None:
-        """Reload whenever it is asked for, forever.
+        """Reload on each request, forever.
 
         Args:
             request: asks for a reload.

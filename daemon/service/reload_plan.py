@@ -1,4 +1,4 @@
-"""What a new config changes, and what each change costs: the plan of a reload, for the cameras and for people."""
+"""The plan of a reload: what a new config changes, and which cameras lose their memory."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -17,8 +17,8 @@ class ReloadPlan:
     Attributes:
         added, removed: names of cameras.
         reopened: changed keys of the cameras whose source is opened again, with the stream's memory kept.
-        restarted: changed keys of the cameras that begin from nothing.
-        at_restart: keys that only a restart of the service changes.
+        restarted: changed keys of the cameras that start over with an empty memory.
+        at_restart: changed keys that take effect only when the service is restarted.
     """
 
     added: tuple[str, ...]
@@ -39,7 +39,7 @@ class ReloadPlan:
 
 
 def plan_reload(old: ServiceConfig, new: ServiceConfig) -> ReloadPlan:
-    """What changes if a service that runs with one config reloads another."""
+    """The changes that a service makes when it runs with the config `old` and loads the config `new`."""
     before, after = ({camera.name: camera for camera in config.cameras} for config in (old, new))
     changed = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
     keys = {name: _changed_keys(before[name], after[name]) for name in changed}
@@ -54,7 +54,7 @@ def plan_reload(old: ServiceConfig, new: ServiceConfig) -> ReloadPlan:
 
 
 def applicable(old: ServiceConfig, new: ServiceConfig) -> ServiceConfig:
-    """The new config with the old values of what only a restart changes."""
+    """The new config, with the old values of all keys that take effect only at a restart."""
     return replace(
         new,
         publish=old.publish,
@@ -69,7 +69,7 @@ def applicable(old: ServiceConfig, new: ServiceConfig) -> ServiceConfig:
 
 
 def keeps_memory(old: CameraConfig, new: CameraConfig) -> bool:
-    """Whether a camera's frames are the same with the new config, so that its stream's memory stays valid."""
+    """Whether a camera delivers the same frames with the new config, so that its stream's memory stays valid."""
     return new == replace(
         old,
         fps=new.fps,

@@ -1,4 +1,4 @@
-"""Renews streams on request: each ends its epoch and begins a new one, as after a camera started in the dark."""
+"""Renews streams on request, for example if a camera started in the dark: each ends its epoch and begins a new one."""
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -16,10 +16,10 @@ _log = structlog.get_logger("retinad")
 async def renew_when_asked(
     request: Request, worker: Worker[Engine], take_names: Callable[[], Sequence[str] | None]
 ) -> None:
-    """Renew streams whenever it is asked for, forever.
+    """Renew streams on each request, forever.
 
     Args:
-        request: asks for it.
+        request: asks for a renewal.
         worker: owner of the engine.
         take_names: returns the cameras that were named with the request, or None for all.
     """
@@ -30,6 +30,6 @@ async def renew_when_asked(
 
 
 def _renew_streams(names: Collection[str] | None, engine: Engine) -> list[str]:
-    """Names of the cameras that had an epoch to end."""
+    """End the epochs of these streams. Returns the names of the cameras that had an epoch."""
     cameras = [stream.camera for stream in engine.statistics().streams if names is None or stream.camera in names]
     return [camera for camera in cameras if engine.renew_stream(camera)]

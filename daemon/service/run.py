@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..config.load import ServiceConfig
 
 _IMPORT_TIMEOUT_S = 120.0
-"""Start-up time requested from systemd, for importing torch from a cold disk."""
+"""Startup time, in seconds, requested from systemd: importing torch from a cold disk takes long."""
 
 _log = logging.getLogger("retinad")
 
@@ -121,7 +121,7 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTime
 
 
 def _with_states(config: "ServiceConfig", stack: ExitStack) -> "ServiceConfig":
-    """The config, without keeping streams if their folder cannot be written: the service runs all the same."""
+    """The config, with saving of streams disabled if their folder cannot be written to."""
     if config.states_dir is None:
         return config
     try:

@@ -45,14 +45,14 @@ from .systemd import Notifier
 
 _BEAT_S = 0.05
 _STOP_S = 5.0
-"""Seconds that a stop takes at most, on a busy machine, besides saving the streams."""
+"""Maximum duration of a stop on a busy machine, in seconds, without the time for saving the streams."""
 
 _log = structlog.get_logger("retinad")
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Everything that the service takes from outside; tests replace parts of it.
+    """Everything that the service gets from outside. Tests replace parts of it.
 
     Attributes:
         load_config: reads the config again; raises ConfigError. May block: it runs in a thread.
@@ -61,7 +61,7 @@ class Dependencies:
         take_renewals: returns the cameras that were named with a request to renew streams, or None for all.
         make_engine: loads the model and warms it up, in the worker's thread.
         make_camera: makes a camera's state machine.
-        startup: times this start.
+        startup: measures how long startup takes.
     """
 
     load_config: Callable[[], ServiceConfig]
@@ -129,7 +129,7 @@ class _Service:
                 return await self._run_cameras(publisher, worker)
 
     async def _load_model(self, resources: AsyncExitStack) -> Worker[Engine] | None:
-        """The worker with its warm model; None if the service was stopped before it had loaded."""
+        """The worker with its warm model; None if the service was stopped while the model was loading."""
         _log.info("loading model", model=self._config.model.name, device=self._config.model.device)
         worker = None
         async with anyio.create_task_group() as loading:
@@ -210,7 +210,9 @@ class _Service:
 
 
 def _largest_burst(config: ServiceConfig) -> int:
-    """Most messages sent at once: the records of one forward pass (a stream's first block is one), or every `end`."""
+    """Maximum number of messages sent at once: the records of one forward pass (such as a stream's first block), or the
+    `end` of every camera.
+    """
     blocks = [camera.stream.scale_frames for camera in config.cameras]
     return max(len(config.cameras), config.model.max_batch, *blocks)
 

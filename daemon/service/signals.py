@@ -15,14 +15,14 @@ _BLOCKED = (signal.SIGHUP, signal.SIGUSR1)
 """Blocked by `__main__` until somebody listens for them, and again afterwards: by default they end the process."""
 
 ECHO_S = 0.1
-"""The same signal within this time is one: Ctrl-C and `timeout` signal a whole process group, and make or a shell
-passes its own on."""
+"""A signal that is repeated within this many seconds counts once: Ctrl-C and `timeout` signal a whole process group,
+and make or a shell passes on the signal that it got itself."""
 
 _log = structlog.get_logger("retinad")
 
 
 class EchoFilter:
-    """Tells a signal from its echo.
+    """Tells a new signal from an echo, which is the same signal delivered a second time.
 
     Args:
         clock: monotonic seconds.
@@ -42,26 +42,26 @@ class EchoFilter:
 
 
 class Request:
-    """Something that is asked for any number of times and then handled once."""
+    """A request that may be made any number of times before it is handled once."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
 
     @property
     def is_pending(self) -> bool:
-        """Whether it was asked for and not yet taken."""
+        """Whether the request was made and not taken yet."""
         return self._event.is_set()
 
     def ask(self) -> None:
-        """Ask for it. Idempotent until it is taken."""
+        """Make the request. Idempotent until the request is taken."""
         self._event.set()
 
     async def wait(self) -> None:
-        """Wait until it is asked for; it stays pending."""
+        """Wait until the request is made; it stays pending."""
         await self._event.wait()
 
     async def take(self) -> None:
-        """Wait until it is asked for, and clear it."""
+        """Wait until the request is made, and clear it."""
         await self._event.wait()
         self._event = anyio.Event()
 
@@ -87,7 +87,7 @@ class Signals:
         with receiver as signals, _unblocked(*_BLOCKED):
             async for number in signals:
                 if number == signal.SIGHUP:
-                    self.reload.ask()  # an echo may come after a change of the config: it counts
+                    self.reload.ask()  # never filtered: a second SIGHUP may follow another change
                 elif self._echoes.is_echo(number):
                     continue
                 elif number == signal.SIGUSR1:

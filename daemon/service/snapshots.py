@@ -1,4 +1,4 @@
-"""Carries streams across a restart: one file for each camera, written at the stop and used once at the next start."""
+"""Keeps streams across a restart: one file per camera, written at the stop and used once at the next start."""
 
 import time
 from functools import partial
@@ -21,7 +21,7 @@ _log = structlog.get_logger("retinad")
 
 _SUFFIX = ".safetensors"
 _ANSWER_S = 0.1
-"""Seconds that a save may be late: the worker gives up between two pieces."""
+"""Seconds by which a save may exceed its time limit: the worker checks the limit between two pieces only."""
 
 
 class StreamSnapshots:
@@ -39,7 +39,7 @@ class StreamSnapshots:
         self._worker = worker
         self._sizes: dict[str, Size] = {}
         if folder is not None:
-            for left in folder.glob(f"*{PARTIAL}"):  # from a process that was killed while writing
+            for left in folder.glob(f"*{PARTIAL}"):  # left by a process that was killed while writing
                 left.unlink(missing_ok=True)
 
     async def restore(self, camera: str) -> None:
@@ -75,13 +75,13 @@ class StreamSnapshots:
             _log.warning("stream snapshot not used", camera=camera, reason=reason)
 
     async def save(self, config: CameraConfig, within_s: float) -> None:
-        """Write a stream to its file, completely or not at all; a line of the log says which, however this ends.
+        """Write a stream to its file, completely or not at all. In either case one log line says which.
 
-        A stream that never had a frame has nothing to save, and no line.
+        A stream that never had a frame has nothing to save, and gets no log line.
 
         Args:
             config: the stream's camera, which has no frames in flight.
-            within_s: time limit in seconds, in which the worker's earlier calls end too.
+            within_s: time limit in seconds, which includes the worker's earlier calls.
         """
         path, deadline_s = self._path(config.name), time.monotonic() + within_s
         if path is None:

@@ -1,4 +1,4 @@
-"""The service's state at one moment, as one frozen value that status messages, log, systemd and exporters render.
+"""The service's state at one moment, as one frozen value that status messages, log, systemd and exporters show.
 
 To add a metric: add one field here, fill it in `monitor.py`, and add one line to each renderer that shows it
 (`status.py` for messages, `heartbeat.py` for the log and systemd).
@@ -15,7 +15,7 @@ from retinad.pipeline.frames import Output
 from retinad.pipeline.publish.publisher import PublisherStatistics
 
 OVERLOAD_SHARE = 0.1
-"""Part of a source's frames that may be dropped before it counts as overload: jitter drops some too."""
+"""Share of a source's frames that may be dropped before this counts as overload: jitter also causes drops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """The whole service.
+    """State of the whole service.
 
     Attributes:
         versions: versions of retinad and its libraries, by name.
@@ -82,12 +82,12 @@ class ServiceState:
 
 
 def full_reason(status: CameraStatus) -> str | None:
-    """Why a camera is in its state, with the kind of fault in front; None if there is nothing to say."""
+    """The reason for a camera's state, preceded by the kind of fault; None if there is no reason to give."""
     return status.reason if status.fault is None else f"{status.fault}: {status.reason}"
 
 
 def overload(status: CameraStatus) -> str | None:
-    """That the model is slower than a running source, in words; None if it is not."""
+    """A sentence that says that the model is slower than a running source; None if it keeps up."""
     arriving = status.published_fps + status.dropped_fps
     if status.state is not CameraState.RUNNING or status.dropped_fps <= OVERLOAD_SHARE * arriving:
         return None

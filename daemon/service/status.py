@@ -1,4 +1,4 @@
-"""Renders the service's state as the messages `hello`, `status` and `end`, and publishes cameras' changes."""
+"""Builds the messages `hello`, `status` and `end` from the service's state, and publishes cameras' changes."""
 
 from dataclasses import asdict
 
@@ -19,7 +19,7 @@ _log = structlog.get_logger("retinad")
 
 
 class Announcer:
-    """Publishes each camera's status and end.
+    """Publishes each camera's `status` and `end` messages.
 
     Args:
         publisher: sends the messages.
@@ -115,7 +115,7 @@ def service_header(process: ProcessState) -> ServiceHeader:
 
 
 def model_header(model: ModelDescription) -> ModelHeader:
-    """The model, as messages name it."""
+    """The description of the model in messages."""
     return ModelHeader(name=model.name, weights=model.weights, mixers=model.mixers)
 
 

@@ -32,7 +32,7 @@ class Notifier:
         self._owes_ready = False
 
     def ready(self) -> None:
-        """The service is up, or has finished reloading. Repeated with later notifications until it was taken."""
+        """The service is up, or has finished reloading. A failed notification is repeated later."""
         self._owes_ready = not self._send("READY=1")
 
     def reloading(self) -> None:
@@ -46,7 +46,7 @@ class Notifier:
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
-        """Show one line in `systemctl status`. It must not hold secrets."""
+        """Show one line in `systemctl status`. The line must not contain secrets."""
         self._repeat_ready()
         self._send(f"STATUS={' '.join(text.split())}")
 

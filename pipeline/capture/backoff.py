@@ -1,4 +1,4 @@
-"""Retry policy: the wait before a failed source is opened again."""
+"""Retry policy: how long to wait before a failed source is opened again."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ class Backoff:
     """Exponential backoff with full jitter, so that cameras that failed together do not reconnect together.
 
     Attributes:
-        first_s: longest wait before the first retry, in seconds; doubles with each retry.
-        cap_s: upper limit of that wait.
-        permanent_s: shortest wait after a fault that an early retry cannot cure: repeated wrong passwords lock cameras.
-        healthy_s: seconds of frames after which the failure count starts again.
+        first_s: longest wait before the first retry, in seconds. This limit doubles with each retry.
+        cap_s: upper bound of that limit, in seconds.
+        permanent_s: shortest wait, in seconds, after a fault that an early retry cannot cure. For example,
+            repeated wrong passwords lock cameras.
+        healthy_s: number of seconds with frames after which the failure count is reset.
     """
 
     first_s: float = 0.5
@@ -33,7 +34,7 @@ class Backoff:
 
 
 class RetrySchedule:
-    """Counts a camera's failures in a row and picks the wait after each.
+    """Counts a camera's consecutive failures, and chooses how long to wait after each.
 
     Args:
         backoff: the policy.
@@ -60,7 +61,7 @@ class RetrySchedule:
         self._running_since = self._clock()
 
     def next_delay_s(self, *, permanent: bool) -> float:
-        """Count a failure; seconds until the next attempt."""
+        """Count a failure. Returns the number of seconds until the next attempt."""
         if self._running_since is not None and self._clock() - self._running_since >= self._backoff.healthy_s:
             self.failures = 0
         self._running_since = None

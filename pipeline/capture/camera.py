@@ -1,7 +1,8 @@
 """The camera state machine: opens a source, feeds its frames to a queue, and reopens the source after failures.
 
-Its parts have one owner each: `StatusReporter` the status, `RetrySchedule` the failures, `StallWatch` the silence of an
-open source, `StreamEpoch` the numbers and the end of one pass.
+Each part of the state has one owner. `StatusReporter` owns the status, `RetrySchedule` counts failures, `StallWatch`
+detects a silent source, and `StreamEpoch` numbers the frames of one pass and judges its end.
+
 """
 
 import itertools
@@ -26,7 +27,7 @@ from .stream_epoch import StreamEpoch
 __all__ = ["Camera", "CameraState", "CameraStatus"]
 
 _FREE_STARTS = 3
-"""Failures in a row up to which a camera's lost process is replaced without waiting for the budget."""
+"""Up to this number of failures in a row, a camera's lost process is replaced without waiting for the budget."""
 
 
 class Camera:
@@ -112,7 +113,7 @@ class Camera:
         try:
             while (captured := await watch.receive()) is not None:
                 await self._enqueue(captured, capture, epoch)
-                del captured  # otherwise its slot stays taken until the next frame arrives
+                del captured  # otherwise this frame's slot stays taken until the next one arrives
         finally:
             if capture.ended is not None:
                 self._queue.count_skipped(capture.ended.skipped)

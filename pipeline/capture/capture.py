@@ -1,4 +1,4 @@
-"""The event loop's side of a capture process: opens a source, receives its frames, explains failures."""
+"""The event loop's side of a capture process: opens a source, receives its frames, and explains failures."""
 
 import os
 import signal
@@ -22,14 +22,16 @@ from .protocol import Ended, Failed, FrameMemory, FrameReady, FromChild, Opened,
 from .slots import ReleaseSender, SlotReader
 
 START_TIMEOUT_S = 30.0
-"""Seconds for a capture process to load its libraries; 0.2 on an idle machine."""
+"""Time limit, in seconds, for a capture process to load its libraries. Loading takes 0.2 s on an idle machine."""
 GOODBYE_S = 0.4
-"""Seconds for a process that delivers frames to close its source, which ends a camera's RTSP session (TEARDOWN)."""
+"""Time limit, in seconds, for a process to close a source that delivers frames. Closing it ends a camera's RTSP session
+(TEARDOWN).
+"""
 GRACE_S = 0.25
-"""Seconds by which the capture process's own timeouts come first: they report a reason, and the process can be kept."""
+"""Seconds by which the process's own timeouts are shorter: they report a reason, and the process can be kept."""
 _LINES_KEPT = 20
 _MOST_OPENINGS = 100
-"""Openings of one process, so that what a library leaks with each failure does not add up over months."""
+"""Maximum number of times that one process opens its source, so that library leaks do not add up over months."""
 
 OnLog = Callable[[str], None]
 
@@ -44,9 +46,9 @@ class CapturedFrame:
         capture_unix_ns: wall-clock time in nanoseconds.
         capture_monotonic_ns: `CLOCK_MONOTONIC` time in nanoseconds.
         pts_ns: the container's presentation time in nanoseconds, or None.
-        skipped: frames captured and discarded since the last one, because no slot was free.
-        failed: frames since the last one that could not be decoded.
-        crop: where the pixels are in the captured frame, or None if they are all of it.
+        skipped: number of frames captured and discarded since the previous one, because no slot was free.
+        failed: number of frames since the previous one that could not be decoded.
+        crop: where the pixels are in the captured frame, or None if the frame is not cropped.
     """
 
     pixels: Pixels
@@ -90,7 +92,7 @@ class Capture:
 
     @property
     def reusable(self) -> bool:
-        """Whether the process waits to open the source again: it reported the end or the failure itself."""
+        """Whether the process waits to open the source again, because it reported the end or the failure itself."""
         return self._waits and self._openings < _MOST_OPENINGS
 
     @property
@@ -144,10 +146,10 @@ class Capture:
         raise SourceError(SourceFault.TIMEOUT, f"the capture process did not start within {START_TIMEOUT_S:g} s")
 
     async def open(self) -> None:
-        """Open the source, again if it has ended or failed, and update `info`.
+        """Open the source, or reopen it after its end or failure, and update `info`.
 
         Raises:
-            SourceError: it cannot be opened, or not in time.
+            SourceError: the source cannot be opened, or not in time.
         """
         self.ended = None
         self._openings += 1

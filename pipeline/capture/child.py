@@ -42,12 +42,12 @@ from .protocol import (
 from .slots import SlotWriter
 
 EXTRA_SLOTS = 2
-"""Slots in addition to the queued frames and those in the model: one being filled, one being handed over."""
+"""Number of slots besides those of queued frames and frames in the model: one being filled, one being handed over."""
 _PR_SET_PDEATHSIG = 1
 
 
 class ParentGone(Exception):
-    """The service closed its end: nobody reads the frames."""
+    """The service closed its end of the socket, so nobody reads the frames."""
 
 
 class ParentChannel:
@@ -131,7 +131,7 @@ class CaptureLoop:
 
     @property
     def counts(self) -> Ended:
-        """All frames so far, and those skipped and failed since the last one that was delivered."""
+        """The total number of frames, and the numbers of those skipped and failed since the last delivered frame."""
         return Ended(self._frames + self._left_out, self._skipped, self._failed)
 
     def run(self) -> None:
@@ -227,7 +227,7 @@ def main() -> None:
 
 def _serve(parent: ParentChannel) -> None:
     opener = None
-    pacer: Pacer | None = None  # one for all passes, since the cap and the pace hold across them
+    pacer: Pacer | None = None  # one pacer for all passes, since the rate cap and the pace apply across passes
     while True:
         loop: CaptureLoop | None = None
         try:

@@ -1,4 +1,4 @@
-"""Finds the reason of a failure in the log of OpenCV and FFmpeg, whose functions only report that they failed."""
+"""Finds the reason for a failure in the log of OpenCV and FFmpeg, whose functions only report that they failed."""
 
 import re
 from collections.abc import Iterable
@@ -57,11 +57,11 @@ _RULES = (
 _DAMAGE = re.compile(
     r"\[OPENCV:FFMPEG:(?:8|16)\]|packet corrupt|EOI missing|missed \d+ packets|^left out:|^scaled:", re.IGNORECASE
 )
-"""FFmpeg's errors (16), which healthy media never cause, and the warnings that report damage."""
+"""Matches FFmpeg's errors (level 16), which healthy media never cause, and the warnings that report damage."""
 
 
 _TRUNCATED = re.compile(r"File ended prematurely|partial file|Stream ends prematurely", re.IGNORECASE)
-"""FFmpeg's words for the missing end of Matroska, MP4 and files over HTTP."""
+"""Matches FFmpeg's messages about a missing end of Matroska files, MP4 files and files over HTTP."""
 
 
 def is_truncation(line: str) -> bool:
@@ -75,13 +75,13 @@ def is_damage(line: str) -> bool:
 
 
 def classify(lines: Iterable[str]) -> tuple[SourceFault, str] | None:
-    """Find the reason of a failure in log lines.
+    """Find the reason for a failure in log lines.
 
     Args:
         lines: the log, without secrets.
 
     Returns:
-        The fault, and its meaning in words with the line that shows it; None if no line shows one.
+        The fault, and its meaning in words followed by the log line that shows it; None if no line shows a fault.
     """
     lines = tuple(lines)
     for rule in _RULES:

@@ -1,4 +1,4 @@
-"""Keeps a camera's capture process from one try to the next: opening a source again costs a start only if it died."""
+"""Keeps a camera's capture process from one attempt to the next, so that a new process is started only if it died."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -16,16 +16,16 @@ StartCapture = Callable[[CameraConfig, OnLog], AbstractAsyncContextManager[Captu
 
 
 class CaptureKeeper:
-    """The owner of a camera's capture process, from the first try to the camera's end. A context manager.
+    """The owner of a camera's capture process, from the first attempt to the camera's end. A context manager.
 
     Args:
         config: the camera.
         on_log: called with each line that the process prints.
         start: starts a process.
-        starts: the budget of starts.
+        starts: the budget of process starts, which cameras share.
 
     Attributes:
-        lost: whether the last connection ended with its process.
+        lost: whether the process ended during the last connection.
     """
 
     def __init__(self, config: CameraConfig, on_log: OnLog, start: StartCapture, starts: CaptureStarts) -> None:
@@ -47,10 +47,10 @@ class CaptureKeeper:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Capture]:
-        """The source, open. Without a process, first knocks at its address.
+        """Open the source for the body of the context. If no process is running, knock at the address first.
 
         Raises:
-            SourceError: it cannot be opened; or, from the body, it failed.
+            SourceError: the source cannot be opened; or, raised by the body, the source failed.
         """
         self.lost = False
         if self._capture is None:
@@ -60,8 +60,8 @@ class CaptureKeeper:
             await capture.open()
             yield capture
         finally:
-            # After a failure that the process reported itself, it waits to be asked again. In any other case it may be
-            # stuck.
+            # After a failure that the process reported itself, the process waits to open the source again. In any other
+            # case it may be stuck.
             if self._capture is not None and not self._capture.reusable:
                 self.lost = True
                 await self._close()

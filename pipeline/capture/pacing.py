@@ -1,16 +1,16 @@
-"""Frame pacing: a rate cap leaves out frames in live mode, and delays those of a file in lossless mode."""
+"""Frame pacing: a rate cap leaves out frames in live mode, and delays the frames of a file in lossless mode."""
 
 from ..config import CameraConfig, CaptureMode
 from ..sources.reader import SourceInfo
 
 SECOND_NS = 1_000_000_000
 LONGEST_GAP_NS = 2 * SECOND_NS
-"""A longer gap between two frames of a file is ignored: its timestamps are considered wrong."""
+"""Longest gap between two frames of a file. A longer one is ignored: the timestamps are considered wrong."""
 _LATE_NS = SECOND_NS
 
 
 class Pacer:
-    """Decides for each frame of a source, through all its passes, when it is due.
+    """Decides when each frame of a source is due, across all passes.
 
     Frames of a live source above the cap are left out. Frames of other sources are held back until they are due: in
     live mode by their own timestamps, and those above the cap are left out; in lossless mode, and of images, which have
@@ -29,7 +29,7 @@ class Pacer:
         self._set_plan(info)
 
     def next_pass(self, info: SourceInfo) -> None:
-        """The source begins again: its first frame is due one interval after the last one of the pass before."""
+        """Prepare for the next pass: its first frame is due one interval after the last one of the previous pass."""
         self._pts_ns = None
         self._set_plan(info)
 
@@ -37,7 +37,7 @@ class Pacer:
         cap, is_live = self._config.fps, self._config.mode is CaptureMode.LIVE
         self._live = info.live
         self._free = info.paced or (cap is None and (info.live or not is_live))
-        self._has_pace = info.backend != "images"  # an animation has times of its own
+        self._has_pace = info.backend != "images"  # an animation has its own timestamps
         self._own_ns = round(SECOND_NS / (info.fps or 25.0))
         self._cap_ns = round(SECOND_NS / cap) if cap else 0
 

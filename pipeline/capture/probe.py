@@ -20,7 +20,7 @@ async def probe(config: CameraConfig, starts: CaptureStarts) -> SourceInfo | Sou
         starts: the budget of process starts, shared by all cameras that are tried.
 
     Returns:
-        The source's properties, with the size of the frame; or why it cannot be read.
+        The source's properties, with the size of the frame; or the error that says why it cannot be read.
     """
     try:
         async with (

@@ -1,4 +1,4 @@
-"""A capture process from start to end, without a thread: its messages and log arrive through awaitable descriptors."""
+"""Runs a capture process from start to end, without a thread: its messages and log arrive on awaitable descriptors."""
 
 import os
 import select
@@ -14,13 +14,15 @@ import anyio
 from .protocol import MAX_PACKET_BYTES
 
 TERMINATE_S = 0.3
-"""Seconds from SIGTERM to SIGKILL."""
+"""Time between SIGTERM and SIGKILL, in seconds."""
 _KILL_S = 0.5
 _LINE_BYTES = 4096
 _NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "CREDENTIALS_DIRECTORY", "RETINAD_", "OPENCV_")
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""The process multiplies no matrices. Without numpy's idle threads it starts in 0.15 s instead of 0.28 s (2 cores)."""
+"""Variables that disable numpy's threads: the process multiplies no matrices, and without idle threads it starts in
+0.15 s instead of 0.28 s (2 cores).
+"""
 
 
 class CaptureProcess:
@@ -90,13 +92,13 @@ class CaptureProcess:
         await anyio.wait_readable(self._ready)
 
     async def printed(self) -> None:
-        """Wait for output. Waits indefinitely once the other end is closed."""
+        """Wait until the process has printed something. Waits indefinitely once the process has closed its output."""
         if self._output_closed:
             await anyio.sleep_forever()
         await anyio.wait_readable(self._output)
 
     def lines(self) -> list[str]:
-        """Whole lines that the process and its libraries have printed since the last call."""
+        """The complete lines that the process and its libraries have printed since the last call."""
         chunk = self._partial + self._read_output()
         *whole, self._partial = chunk.split(b"\n")
         if len(self._partial) > _LINE_BYTES:

@@ -10,7 +10,7 @@ from ..frames import CropPlace
 from ..sources.reader import SourceInfo
 
 MAX_PACKET_BYTES = 65536
-"""Upper limit of a message's size."""
+"""Maximum size of a message in bytes."""
 
 
 class CaptureMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -22,14 +22,14 @@ class Ready(CaptureMessage, frozen=True):
 
 
 class Start(CaptureMessage, frozen=True):
-    """Parent: the camera. Its source is apart, as bytes, since the name of a file need not be UTF-8."""
+    """Parent: the camera to read. Its source is a separate field of bytes, since a file name need not be UTF-8."""
 
     config: CameraConfig
     source: bytes
 
     @classmethod
     def of(cls, config: CameraConfig) -> "Start":
-        """The message for a camera."""
+        """Make the message for a camera."""
         return cls(replace(config, source=""), config.source.encode("utf-8", "surrogateescape"))
 
     @property
@@ -55,7 +55,7 @@ class FrameMemory(CaptureMessage, frozen=True):
 class FrameReady(CaptureMessage, frozen=True):
     """Child: a slot holds a frame [height, width, 3], and belongs to the parent until it is released.
 
-    `skipped` counts the frames since the last message that were captured and discarded, `failed` the unreadable ones.
+    `skipped` and `failed` count frames since the last message: those captured and discarded, and the unreadable ones.
     """
 
     generation: int
@@ -72,9 +72,11 @@ class FrameReady(CaptureMessage, frozen=True):
 
 
 class Ended(CaptureMessage, frozen=True):
-    """Child: the source has no more frames. The other counts are as in `FrameReady`.
+    """Child: the source has no more frames.
 
-    `frames` is their total, with those that the cap left out.
+    `skipped` and `failed` are as in `FrameReady`. `frames` is the total number of frames, including those that the rate
+    cap left out.
+
     """
 
     frames: int
@@ -83,7 +85,8 @@ class Ended(CaptureMessage, frozen=True):
 
 
 class Failed(CaptureMessage, frozen=True):
-    """Child: the source failed; the child waits for `Rewind`. With a guess, the log may show a better reason.
+    """Child: the source failed; the child waits for `Rewind`. If it has a guess as the reason, the log may show a
+    better one.
 
     `counts` is None if the source did not open.
     """

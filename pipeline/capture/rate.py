@@ -1,4 +1,4 @@
-"""Measurements on arriving frames: the frame rate, and for how long the image has not changed."""
+"""Measures arriving frames: their rate, and for how long the image has not changed."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _STRIDE = 16
 
 
 class RateMeter:
-    """Frames per second, measured by arrival.
+    """Measures frames per second from the times of arrival.
 
     Args:
         clock: monotonic seconds.
@@ -52,7 +52,7 @@ class FreezeWatch:
         self._changed_at = clock()
 
     def frozen_s(self, pixels: Pixels) -> float:
-        """Compare a frame [H, W, 3] by a sample of every 16th pixel; seconds since the image changed."""
+        """Compare every 16th pixel of a frame [H, W, 3]. Returns the seconds since the image changed."""
         sample = pixels[::_STRIDE, ::_STRIDE].tobytes()
         if sample != self._sample:
             self._sample = sample

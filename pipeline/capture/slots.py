@@ -19,7 +19,7 @@ class SlotWriter:
     Memory that is too small for a frame is replaced; slots of replaced memory are not reused.
 
     Args:
-        slots: number of frames that fit.
+        slots: number of frames that fit into the memory.
         announce: sends a description of new memory and its file descriptor to the reader.
     """
 
@@ -37,7 +37,7 @@ class SlotWriter:
         return self._generation
 
     def reserve(self, nbytes: int) -> None:
-        """Make sure that a frame of `nbytes` fits into a slot. May replace the memory."""
+        """Make sure that a frame of `nbytes` bytes fits into a slot. May replace the memory."""
         if nbytes <= self._slot_bytes:
             return
         self._slot_bytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -13,7 +13,7 @@ from .rate import FreezeWatch
 
 
 class StallWatch:
-    """Receives a capture's frames, and raises when there is none, or when a device repeats the same image.
+    """Receives a capture's frames, and raises if none arrives for too long, or if a device repeats the same image.
 
     Args:
         capture: an open source.
@@ -42,7 +42,7 @@ class StallWatch:
         while True:
             with anyio.move_on_after(self._timeout_s):
                 return await self._capture.receive()
-            if not self._capture.starved:  # else the consumer is slow, not the source
+            if not self._capture.starved:  # otherwise the consumer is slow, not the source
                 raise self._stalled("no new frame")
 
     def _is_frozen(self, frame: CapturedFrame) -> bool:

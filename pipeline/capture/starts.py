@@ -8,16 +8,18 @@ from contextlib import asynccontextmanager
 import anyio
 
 TURN_S = 1.0
-"""Longest turn, in seconds: a start that takes longer (a dead file server) no longer holds up the others."""
+"""Maximum length of a turn, in seconds. A start that takes longer (a dead file server) no longer delays the others."""
 
 REPEAT_S = 5.0
-"""Seconds between the starts of cameras whose processes end again and again: a tenth of a core."""
+"""Seconds between process starts of cameras whose processes end repeatedly, which limits such starts to a tenth of a
+core.
+"""
 
 
 class CaptureStarts:
     """Paces the starts of capture processes, so that cameras that run keep their share of the CPU.
 
-    Any start waits for its turn. The starts of cameras that lose one process after another are also `REPEAT_S` apart.
+    Every start waits for its turn. Starts for cameras that lose one process after another are also `REPEAT_S` apart.
 
     Args:
         clock: monotonic seconds.
@@ -35,7 +37,7 @@ class CaptureStarts:
             yield
 
     def reserve_s(self) -> float:
-        """Reserve the next start of a camera that lost its processes repeatedly; seconds until then."""
+        """Reserve the next start of a camera that lost its processes repeatedly. Returns the seconds until then."""
         now = self._clock()
         self._reserved_until = max(self._reserved_until, now) + REPEAT_S
         return self._reserved_until - now

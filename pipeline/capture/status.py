@@ -1,4 +1,4 @@
-"""A camera's status: the value that others see, and the reporter that keeps it up to date."""
+"""A camera's status: the value that other modules read, and the reporter that keeps it up to date."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,20 +28,21 @@ class CameraState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CameraStatus:
-    """A camera's state at one moment. Holds no secret.
+    """A camera's state at one moment. Contains no secret.
 
     Attributes:
         camera: name of the camera.
         state: see `CameraState`.
         fault: kind of failure, in the states stalled, backoff and failed.
         reason: the failure in words; or, for an ended source, what was unusual about its end.
-        attempt: failures in a row.
+        attempt: number of failures in a row.
         next_try_s: seconds until the next attempt in the state backoff, else None.
         stream_epoch: number of the latest connection, or None before the first.
         size: width and height of the latest frame in pixels, or None before the first.
         fps: measured frames per second, 0 if none arrive.
         published_fps: frames published per second; filled in where the camera's queue is known.
-        dropped_fps: frames dropped per second, because they came faster than the model takes them; likewise.
+        dropped_fps: frames dropped per second, because they arrived faster than the model processes them; also filled
+            in where the camera's queue is known.
         last_frame_age_s: seconds since the latest frame arrived, or None before the first.
         info: what the source reported when it was last opened.
     """

@@ -16,7 +16,7 @@ class StreamEpoch:
         info: what the source reported when it was opened.
 
     Attributes:
-        number: as given.
+        number: number of the epoch.
         is_empty: whether no frame has arrived.
     """
 
@@ -28,7 +28,7 @@ class StreamEpoch:
         self._last_pts_ns: int | None = None
 
     def stamp(self, captured: CapturedFrame) -> Frame:
-        """Make a frame of what was captured."""
+        """Turn a captured frame into a numbered frame of this epoch."""
         self.is_empty = False
         self._last_pts_ns = captured.pts_ns
         height, width, _ = captured.pixels.shape
@@ -45,12 +45,12 @@ class StreamEpoch:
         return Frame(stamp, captured.pixels)
 
     def early_end(self, ended: Ended | None, *, damaged: bool, truncated: bool = False) -> str | None:
-        """Why the end came too early; None if it did not.
+        """Why the source ended too early; None if it did not.
 
         Args:
             ended: the capture process's account of the end.
             damaged: whether the log reported damage.
-            truncated: whether it reported that the end of the file is missing.
+            truncated: whether the log reported that the end of the file is missing.
         """
         expected = self._info.frame_count
         if ended is None or expected is None or ended.frames >= expected:
@@ -62,8 +62,8 @@ class StreamEpoch:
         return f"it ended after {ended.frames} of {expected} frames"
 
     def _is_at_end(self, expected: int) -> bool:
-        # Some containers hold no count, and OpenCV computes one from length and rate: too many for uneven times. Such a
-        # source is complete if its last frame is where `expected` frames at the nominal rate end.
+        # Some containers hold no count, and OpenCV computes one from length and rate: too high a count if frame times
+        # are uneven. Such a source is complete if its last frame is where `expected` frames at the nominal rate end.
         if self._last_pts_ns is None or not self._info.fps:
             return False
         return round(self._last_pts_ns / SECOND_NS * self._info.fps) >= expected - 1

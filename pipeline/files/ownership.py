@@ -41,7 +41,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_way(path: Path) -> None:
-    """Check the folders above a file or folder, as written and as they are behind links.
+    """Check the folders above a file or folder, both in the path as written and with links resolved.
 
     Raises:
         NotOursError: another user can replace one of these folders, or has made one of them in a folder that all users

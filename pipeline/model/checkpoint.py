@@ -1,4 +1,4 @@
-"""The model with its weights: from a file, random from a seed, or a released backbone with random weights around it."""
+"""Loads the model with weights from a file, random weights from a seed, or a released backbone amid random weights."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -19,9 +19,9 @@ from .weight_files import file_sha256
 def load_model(config: ModelConfig) -> tuple[Network, str]:
     """Load the model onto its device.
 
-    A file's tensors are memory-mapped and copied to the device one by one, so memory peaks at the weights plus one
-    tensor. On the CPU, in the file's own number format, they stay mapped: replace such a file by renaming a new one
-    over it, never by writing into it.
+    A file's tensors are memory-mapped and copied to the device one by one, so peak memory is the size of the weights
+    plus one tensor. On the CPU, in the file's own number format, the tensors stay mapped: replace such a file by
+    renaming a new one over it, never by writing into it.
 
     Returns:
         the model and the name of its weights: `sha256:<hex>` of the file, `random:<seed>`, or
@@ -56,7 +56,7 @@ def random_weights(model: Network, seed: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def weights_name(config: ModelConfig) -> str:
-    """The name of a model's weights as `load_model` returns it; hashes their file, but loads nothing.
+    """The name of a model's weights, as `load_model` returns it. Hashes the file of the weights, but loads nothing.
 
     Raises:
         CheckpointError: the file cannot be read.

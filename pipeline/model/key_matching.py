@@ -1,4 +1,4 @@
-"""Weights from a file, matched key by key: exactly the network's tensors, or an error that names what differs."""
+"""Matches the weights in a file with the network's, key by key. If any key differs, the error names the differences."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ HEADS = ("camera_head.", "depth_head.", "point_head.")
 """Prefixes of keys of a full checkpoint that the network does not use."""
 
 MAX_NAMED_KEYS = 10
-"""Keys that an error message lists."""
+"""Maximum number of keys that an error message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class MatchedKeys:
     """A file's tensors under the network's names.
 
     Attributes:
-        prefix: what every key of the file begins with beyond the network's names, such as `module.`; may be empty.
-        tensors: the tensors without it.
-        found: those that belong to the network or to nothing known, by the network's names.
+        prefix: the prefix that every key of the file has before the network's name, such as `module.`; may be empty.
+        tensors: the file's tensors by their keys without this prefix.
+        found: the tensors that belong to the network, by the network's names, and those that belong to nothing known.
     """
 
     prefix: str
@@ -87,7 +87,8 @@ def _match(
     tensors: Mapping[str, Tensor],
     named: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
 ) -> MatchedKeys:
-    # Without the prefix that leaves most of the wanted keys, if that is most of them: else nothing is stripped.
+    # Strip the prefix after which the most wanted keys are found, if these are most of all wanted keys; else strip
+    # nothing.
     best = MatchedKeys("", tensors, named(tensors))
     most = max(len(best.found.keys() & wanted.keys()), len(wanted) // 2)
     for prefix in _common_prefixes(tensors):

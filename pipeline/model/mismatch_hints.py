@@ -1,4 +1,4 @@
-"""Hints for weights that do not fit: what the file looks like, and which setting would load it."""
+"""Hints for weights that do not fit the network: what the file looks like, and which setting would load it."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _GLOBAL_BLOCK = re.compile(r"global_blocks\.\d{1,4}\.")
 
 
 def hint_for_checkpoint(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
-    """What a file looks like that was configured as `checkpoint` and does not fit; empty if unknown.
+    """Describe a file that was configured as `checkpoint` but does not fit; empty if it is not recognised.
 
     Args:
         wanted: the network's state dict.
@@ -27,7 +27,7 @@ def hint_for_checkpoint(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor
 
 
 def hint_for_backbone(backbone: Backbone, found: Mapping[str, Tensor]) -> str:
-    """What a file looks like that was configured as `backbone_checkpoint` and does not fit; empty if unknown."""
+    """Describe a file that was configured as `backbone_checkpoint` but does not fit; empty if it is not recognised."""
     if any(name.startswith((AGGREGATOR, "frame_blocks.")) for name in found):
         return "it looks like a checkpoint of the whole network: set checkpoint"
     return backbone.load().explain_mismatch(found)

@@ -16,7 +16,7 @@ from .weight_paths import INDEX, read_index, weight_files
 
 ZIP_START = b"PK\x03\x04"
 OLD_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""First bytes of `.pt` files: as PyTorch writes them, and as it did before 1.6."""
+"""First bytes of `.pt` files: those of PyTorch 1.6 and later, and those of earlier versions."""
 
 
 SAVED_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
@@ -33,8 +33,8 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
     of `.pt` files from before PyTorch 1.6, which are read.
 
     Raises:
-        CheckpointError: a file is missing, may not be read, is damaged or of another format, holds anything but tensors
-            and plain data, or a shard does not hold what the index says.
+        CheckpointError: a file is missing, may not be read, is damaged or of another format, or contains anything but
+            tensors and plain data; or the content of a shard differs from the index.
     """
     files = weight_files(path)
     if not path.name.endswith(INDEX):
@@ -46,7 +46,7 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
         if expected != own.keys():
             key = min(expected ^ own.keys())
             which = "lacks" if key in expected else "also holds"
-            raise CheckpointError(f"checkpoint {path}: {file.name} {which} {key}, unlike the index says")
+            raise CheckpointError(f"checkpoint {path}: {file.name} {which} {key}, contrary to the index")
         tensors.update(own)
     return tensors
 

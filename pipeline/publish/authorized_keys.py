@@ -11,7 +11,7 @@ from ..errors import PublishError
 
 _FIELD = "curve.authorized_keys_dir"
 _SETTLED_NS = 100_000_000
-"""A file that changed less than this ago may change again with the same time stamp: it is read again."""
+"""Seconds for which a changed file is read again: it may change again with the same time stamp."""
 _NAMED = 5
 
 _Seen = tuple[tuple[str, tuple[int, ...]], ...]
@@ -20,8 +20,8 @@ _Seen = tuple[tuple[str, tuple[int, ...]], ...]
 class AuthorizedKeys:
     """The public keys in a folder, read again when a file of it is added, removed or changed.
 
-    A key applies for as long as its file is there. Files that cannot be read are left out, and named in `error`; they
-    are errors only at the start. If the folder itself cannot be read, the previous keys stay valid.
+    A key applies for as long as its file is there. Files that cannot be read are left out, and named in `error`. Only
+    when the object is made do they raise an error. If the folder itself cannot be read, the previous keys stay valid.
 
     Args:
         folder: folder of `*.key` files.
@@ -46,7 +46,7 @@ class AuthorizedKeys:
             raise PublishError(problems[0], _FIELD)
 
     def current(self) -> frozenset[bytes]:
-        """The public keys that are authorized now, 32 bytes each."""
+        """The public keys that are authorized now, of 32 bytes each."""
         try:
             seen = self._look()
         except OSError as exc:
@@ -81,7 +81,7 @@ class AuthorizedKeys:
 
 
 def _stamp(entry: os.DirEntry[str]) -> tuple[int, ...]:
-    """What changes with a file, its type and mode first; empty if it cannot be examined, such as a dangling link."""
+    """Values that change with a file, type and mode first; empty if it cannot be examined, as with a dangling link."""
     try:
         found = entry.stat()
     except OSError:

@@ -58,7 +58,9 @@ def ipc_path(endpoint: str) -> str | None:
 
 
 def is_same_socket(one: str, other: str) -> bool:
-    """Whether two valid endpoints, however they are spelt, cannot both be bound: one is the other, or covers it."""
+    """Whether two valid endpoints cannot both be bound: they are the same, however they are spelt, or one covers the
+    other.
+    """
     paths = ipc_path(one), ipc_path(other)
     if None not in paths:
         first, second = (path if path.startswith("@") else os.path.realpath(path) for path in paths if path)
@@ -102,10 +104,11 @@ def ipc_lock(endpoint: str) -> Iterator[None]:
 
     Raises:
         AccessError: another user made one of its files, or could replace its socket.
-        PublishError: another process holds it, its folder cannot be used, or another kind of file is in its place.
+        PublishError: another process holds the lock, the folder cannot be used, or a file that is not a socket is in
+            the way.
     """
     path = ipc_path(endpoint)
-    if path is None or path.startswith("@"):  # the kernel protects these
+    if path is None or path.startswith("@"):  # the kernel protects abstract sockets
         yield
         return
     with _owned(endpoint):

@@ -1,9 +1,9 @@
-"""Bounds what a peer may send: libzmq limits the size of a part and of nothing else.
+"""Limits how much a peer may send: libzmq only limits the size of each message part.
 
 A message of small parts that never ends fills the memory of libzmq, which delivers whole messages only, and every
 subscription stays in memory while its connection is open. So the kernel is asked how much each connection has received,
-and one that has sent too much is cut, which frees what it sent. That takes a thread of its own: libzmq processes
-subscriptions on the thread that uses the socket, which a flood of them would keep busy.
+and a connection that has sent too much is cut, which frees the memory of what it sent. This needs a thread of its own:
+libzmq processes subscriptions on the thread that uses the socket, which a flood of them would keep busy.
 """
 
 import fcntl
@@ -19,29 +19,30 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 PEER_BYTES = 1 << 20
-"""Bytes that one peer may send: 12,000 subscriptions, three for each of 4,000 cameras. libzmq needs up to 50 times as
-much memory for them."""
+"""Maximum number of bytes that one peer may send: enough for 12,000 subscriptions, three for each of 4,000 cameras.
+libzmq needs up to 50 times as much memory for them."""
 ALL_BYTES = 8 << 20
-"""Bytes that all open connections together may have sent; beyond that the largest sender is cut."""
+"""Maximum number of bytes that all open connections together may have sent. Beyond that, the largest sender is cut."""
 LOOK_S = 0.05
 FLOOD_BYTES = 4096
 FLOOD_S = 0.2
-"""A peer on an ipc endpoint for which this much is waiting at every look during this time sends without pause. libzmq
-reads a megabyte in 10 ms."""
+"""Number of bytes, and of seconds. A peer on an ipc endpoint sends without pause if this many bytes from it wait at
+every check during this time. libzmq reads a megabyte in 10 ms.
+"""
 FORGIVEN_BYTES_S = 32
-"""Bytes that are forgiven per second: a peer may ping, or change its subscriptions now and then."""
+"""Number of bytes per second that are not counted: a peer may ping, or change its subscriptions now and then."""
 
 _BYTES_RECEIVED = struct.Struct("=Q")
 _BYTES_RECEIVED_AT = 128
-"""Place of `tcpi_bytes_received` in the kernel's `struct tcp_info`, since Linux 4.1."""
+"""Offset in bytes of `tcpi_bytes_received` in the kernel's `struct tcp_info`, since Linux 4.1."""
 
 
 @dataclass(slots=True)
 class Inbound:
-    """What one connection has received, by the descriptor that libzmq uses for it.
+    """Counts what one connection has received. The connection is identified by the descriptor that libzmq uses.
 
     Attributes:
-        level: bytes received, less those that are forgiven.
+        level: number of bytes received, minus those that are not counted.
     """
 
     descriptor: int
@@ -57,16 +58,16 @@ class Inbound:
         self._is_tcp = _is_tcp(self.descriptor)
 
     def update(self) -> None:
-        """Ask the kernel how much has come in."""
+        """Ask the kernel how many bytes have been received."""
         now_s = time.monotonic()
         self.level = max(0.0, self.level - FORGIVEN_BYTES_S * (now_s - self._looked_at_s)) + self._new_bytes(now_s)
         self._looked_at_s = now_s
 
     def cut(self) -> None:
-        """Shut the connection down; libzmq then closes it. Nothing happens if the descriptor is another's by now."""
+        """Shut the connection down; libzmq then closes it. Does nothing if the descriptor is now another one's."""
         if self._inode != _inode(self.descriptor):
             return
-        with suppress(OSError), _borrowed(self.descriptor) as connection:  # it may just have ended
+        with suppress(OSError), _borrowed(self.descriptor) as connection:  # the connection may just have ended
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, at once
             connection.shutdown(socket.SHUT_RDWR)
 
@@ -88,7 +89,7 @@ class Inbound:
 
 
 def excess(peers: list[Inbound]) -> list[Inbound]:
-    """The connections to cut: those above their own limit, and the largest while all together are above theirs."""
+    """The connections to cut: those above the limit of one, and the largest while the total is above its limit."""
     over = [peer for peer in peers if peer.level > PEER_BYTES]
     rest = sorted((peer for peer in peers if peer.level <= PEER_BYTES), key=lambda peer: peer.level)
     total = sum(peer.level for peer in rest)
@@ -99,13 +100,13 @@ def excess(peers: list[Inbound]) -> list[Inbound]:
 
 
 class InboundWatch:
-    """Looks after the open connections in a thread of its own, until it is closed.
+    """Watches the open connections in a thread of its own, until the watch is closed.
 
     The descriptors belong to libzmq: they are only queried and shut down, never read from or closed.
 
     Args:
-        most_peers: open connections; beyond that, new ones are cut. libzmq would spin while the table of descriptors is
-            full.
+        most_peers: maximum number of open connections. Further ones are cut, since libzmq would spin while the table of
+            descriptors is full.
     """
 
     def __init__(self, most_peers: int) -> None:
@@ -175,7 +176,7 @@ def _is_tcp(descriptor: int) -> bool:
 
 @contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    # Raises OSError if it is closed, or no socket, by now. The family matters for addresses only.
+    # Raises OSError if the descriptor is closed, or no longer a socket. The family matters for addresses only.
     borrowed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptor)
     try:
         yield borrowed

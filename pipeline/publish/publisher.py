@@ -34,7 +34,7 @@ from .refusals import Refusal
 from .socket import PublishSocket, open_socket
 
 HELLO_INTERVAL_S = 0.1
-"""All new subscriptions within this time, in seconds, are answered with a single `hello`."""
+"""Time in seconds: all new subscriptions within it are answered with a single `hello`."""
 
 _HELLO_TOPIC = topic(Kind.HELLO)
 
@@ -228,11 +228,11 @@ class Publisher:
 
     @property
     def keys_error(self) -> str | None:
-        """Which authorized keys could not be read at the last attempt, or None; and which ones apply."""
+        """Which authorized keys could not be read at the last attempt, and which keys apply; None if all were read."""
         return self._opened().keys_error
 
     def take_refusals(self) -> dict[Refusal, int]:
-        """The kinds of connections that were refused since the last call, and how many there were of each."""
+        """The kinds of connections that were refused since the last call, and the number of each."""
         return self._opened().refusals.take()
 
     def take_slow_peers(self) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
-"""Counts the connections that were refused, by their address, key and reason, until they are logged."""
+"""Counts refused connections, by their address, key and reason, until they are logged."""
 
 from collections import Counter
 from dataclasses import dataclass
 
 KEY_START = 8
-"""Characters of a key that are shown: enough to find its file."""
+"""Number of characters of a key that are shown: enough to find its file."""
 UNKNOWN = "unknown"
-"""Address of a peer that was gone before it could be looked up."""
+"""Address shown for a peer that disconnected before its address could be looked up."""
 _MOST = 64
 _OTHERS = "too many different ones to list"
 
@@ -16,9 +16,9 @@ class Refusal:
     """A kind of refused connection.
 
     Attributes:
-        address: host, or `process N` on an ipc endpoint; `UNKNOWN` if it was gone before it could be looked up.
-        reason: why it was refused.
-        key: the first characters of its public key, or None if it showed none.
+        address: host, or `process N` on an ipc endpoint; `UNKNOWN` if the peer disconnected before.
+        reason: why the connection was refused.
+        key: the first characters of the peer's public key, or None if it showed none.
     """
 
     address: str
@@ -27,7 +27,7 @@ class Refusal:
 
 
 class Refusals:
-    """The refusals since the last `take`, of which a bounded number differ."""
+    """The refusals since the last `take`. The number of different ones is limited."""
 
     def __init__(self) -> None:
         self._counts: Counter[Refusal] = Counter()

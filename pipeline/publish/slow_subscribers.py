@@ -38,8 +38,8 @@ class Peers:
         self._slow: dict[str, None] = {}
 
     def add(self, descriptor: int, *, is_open: bool = True) -> str:
-        """Watch an accepted connection, and return its name. One that is no longer open has none: its descriptor may be
-        another's by now.
+        """Watch an accepted connection, and return its name. A connection that is no longer open gets no name: its
+        descriptor may belong to another one by now.
         """
         peer = self._peers[descriptor] = _Peer(_name(descriptor) if is_open else UNKNOWN)
         return peer.name

@@ -31,9 +31,11 @@ from .zap import ZAP_ENDPOINT, ZapRequest, zap_reply
 LINGER_MS = 500
 HANDSHAKE_MS = 5000
 UNREAD_MS = 5000
-"""Milliseconds for which data sent by tcp may stay unread or unacknowledged before the connection is closed."""
+"""Maximum time, in milliseconds, for which data sent by tcp may stay unread or unacknowledged; then the connection is
+closed.
+"""
 INBOUND_BYTES = 1024
-"""Maximum size of a message that a peer may send. Subscriptions and handshakes are smaller. libzmq's tree of
+"""Maximum size, in bytes, of a message that a peer may send. Subscriptions and handshakes are smaller. libzmq's tree of
 subscriptions is as deep as the longest subscription, and libzmq walks this tree recursively (a subscription of one
 megabyte was seen to crash a process)."""
 BURST = 1000
@@ -43,12 +45,12 @@ _MONITOR_ENDPOINT = "inproc://monitor"
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 _KEYS_S = 1.0
-"""Without a handshake, the authorized keys are looked at this often, so that the log soon names what is wrong."""
+"""Seconds between checks of the authorized keys without a handshake, so that the log soon reports problems."""
 
 _REASONS: Mapping[int, str] = MappingProxyType(
     {
         zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "one side uses CURVE keys, the other does not",
-        zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "its messages do not fit the service's key: it has another server key",
+        zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "it encrypts for another server key than this service's",
     }
 )
 """Failed handshakes that are refusals. The others are port scans, health checks and broken connections."""
@@ -170,7 +172,8 @@ class PublishSocket:
             socket.close()
 
     def _count(self, event: int, value: int, *, is_open: bool) -> None:
-        # The value is a descriptor, or the reason of a failure. One that was closed meanwhile may be another's by now.
+        # The value is a descriptor, or the reason of a failure. A descriptor that was closed meanwhile may belong to
+        # another connection by now.
         if event == zmq.EVENT_ACCEPTED:
             name = self.peers.add(value, is_open=is_open)
             if is_open:
@@ -244,7 +247,7 @@ def _set_curve(socket: _Socket, curve: CurveConfig) -> None:
     socket.curve_server = True
     socket.curve_secretkey = secret_key
     socket.zap_domain = b"retinad"
-    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no client is accepted before it is answered
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no client is accepted before its request is answered
 
 
 def _open_monitor(context: _Context, socket: _Socket) -> _Socket:

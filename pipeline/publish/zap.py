@@ -15,7 +15,7 @@ _REQUEST_PARTS = 7
 
 @dataclass(frozen=True, slots=True)
 class ZapRequest:
-    """Who asks for access with CURVE.
+    """A request for access with CURVE.
 
     Attributes:
         peer: host, or `process N` on an ipc endpoint.
@@ -27,7 +27,7 @@ class ZapRequest:
 
     @classmethod
     def of(cls, request: Sequence[bytes]) -> Self | None:
-        """The request in the parts of a message; None if it is malformed."""
+        """Parse the request from the parts of a message. Returns None if it is malformed."""
         if len(request) != _REQUEST_PARTS:
             return None
         host, *ids = request[3].decode("ascii", "replace").split(":")

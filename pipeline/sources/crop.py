@@ -1,4 +1,4 @@
-"""Cuts a camera's part out of its frames, before they are written to shared memory."""
+"""Crops a camera's frames, before they are written to shared memory."""
 
 from ..errors import SourceError, SourceFault
 from ..frames import CropPlace, Pixels
@@ -6,16 +6,16 @@ from .reader import SourceInfo, UnreadableImage
 
 
 def cropped(pixels: Pixels, crop: tuple[int, int, int, int], info: SourceInfo) -> tuple[Pixels, CropPlace]:
-    """A view of a part of a frame [H, W, 3], and its place in it.
+    """A view of the cropped part of a frame [H, W, 3], and the place of this part in the frame.
 
     Args:
         pixels: the frame as captured.
         crop: left column, top row, width and height.
-        info: the source; the images of a folder have a size of their own.
+        info: the properties of the source. Each image of a folder may have a different size.
 
     Raises:
         SourceError: `UNREADABLE`: the part reaches beyond the frame.
-        UnreadableImage: likewise, of one image of several.
+        UnreadableImage: likewise, for one of several images.
     """
     left, top, width, height = crop
     captured_size = (pixels.shape[1], pixels.shape[0])
@@ -28,7 +28,7 @@ def cropped(pixels: Pixels, crop: tuple[int, int, int, int], info: SourceInfo) -
 
 
 def crop_fault(crop: tuple[int, int, int, int], size: tuple[int, int]) -> str:
-    """The error of a crop that reaches beyond frames of `size`, width and height."""
+    """The error text for a crop that reaches beyond frames of `size` (width and height)."""
     return (
         f"crop = {list(crop)} reaches beyond a frame of {size[0]}x{size[1]} pixels: expected [left, top, width, height]"
     )

@@ -1,4 +1,7 @@
-"""The display matrix of an MP4 or QuickTime file. OpenCV asks FFmpeg for its angle only: that of a mirror is 180."""
+"""Reads the display matrix of an MP4 or QuickTime file.
+
+OpenCV asks FFmpeg only for the angle of the matrix, which is 180 for a mirror.
+"""
 
 import os
 import struct
@@ -6,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 Matrix = tuple[int, int, int, int]
-"""The matrix's a, b, c and d: a point (x, y) is shown at (a x + c y, b x + d y). 65536 is one."""
+"""The matrix's elements a, b, c and d: a point (x, y) is shown at (a x + c y, b x + d y). 65536 means 1."""
 
 _MAX_INDEX_BYTES = 2**28
 _ORIENTATIONS = {
@@ -22,11 +25,11 @@ _ORIENTATIONS = {
 
 
 def file_orientation(path: str) -> int | None:
-    """How the picture of a video file is shown, as an EXIF orientation: 1 to 8, 1 if the file does not say.
+    """The EXIF orientation, 1 to 8, by which the picture of a video file is shown; 1 if the file does not say.
 
-    Only regular files are read: a look at a FIFO would take its bytes.
+    Only regular files are read: reading from a FIFO would consume its bytes.
 
-    None stands for a matrix that neither turns by quarters nor mirrors.
+    Returns None for a matrix that neither turns by quarters nor mirrors.
     """
     with suppress(OSError, struct.error):
         index = _read_index(path) if os.path.isfile(path) else None  # a pipe can be read once
@@ -87,7 +90,7 @@ def _video_matrix(index: bytes) -> Matrix | None:
 
 
 def _matrix(box: bytes, place: int) -> Matrix:
-    if box[0] == 1:  # its times have 64 bits
+    if box[0] == 1:  # its time fields have 64 bits
         place += 12
     a, b, _, c, d = struct.unpack_from(">5i", box, place)
     return a, b, c, d

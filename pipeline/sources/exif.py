@@ -1,4 +1,4 @@
-"""EXIF orientation: how to read it, and how to turn an image by it."""
+"""Reads the EXIF orientation, and turns images by it."""
 
 import struct
 
@@ -10,7 +10,7 @@ _ORIENTATION_TAG = 0x0112
 
 
 def first_orientation(tiff: bytes) -> int:
-    """The orientation in a block of EXIF, without JPEG's prefix: 1 to 8, 1 (upright) where there is none."""
+    """The orientation in a block of EXIF data without JPEG's prefix: 1 to 8; 1 (upright) if the block has none."""
     try:
         return _first_orientation(tiff)
     except struct.error:

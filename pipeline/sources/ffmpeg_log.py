@@ -32,22 +32,26 @@ _NOISE = re.compile(
     rb" ?(?:deprecated pixel format used|Cannot convert interlaced|Stream ends prematurely at \d+, should be %d)"
     % (2**64 - 1)
 )
-"""Lines that are not forwarded: an older name of a pixel format, and what is reported in better words: an interlaced
-frame, and the end of a stream without an announced length (2^64 - 1 here), which damages no frame."""
+"""Matches lines that are not forwarded: a deprecated pixel format's name, and two events that are reported in better
+words. These are an interlaced frame, and the end of a stream without an announced length (2^64 - 1 here), which
+damages no frame.
+"""
 _REFUSED = b" -> fmt:"
-"""In each of swscale's messages about a frame that it does not convert. OpenCV ignores its result: `retrieve` succeeds
-and gives whatever was in memory."""
+"""Part of each of swscale's messages about a frame that it does not convert. OpenCV ignores its result: `retrieve`
+succeeds and gives whatever was in memory."""
 _INTERLACED = b"Cannot convert interlaced"
 _LOGIN = re.compile(rb"\s*WWW-Authenticate:\s*([^\r\n]+)", re.IGNORECASE)
-"""Of an RTSP response with an error, whose headers FFmpeg prints at debug level."""
+"""Matches the login headers of an RTSP response with an error. FFmpeg prints them at debug level."""
 _ERROR_STATUS = re.compile(rb"(?:method \w+ failed:|HTTP error) ?(\d{3})")
 _TORN = re.compile(rb" ?(?:overread -?\d|error y=\d+ x=\d|error count: \d)")
-"""FFmpeg's Motion JPEG decoder gave up within a picture. It conceals nothing: the rest is what was in memory. Such a
-line belongs to the frame just asked for, since this decoder has no threads."""
+"""Matches messages of FFmpeg's Motion JPEG decoder that it gave up within a picture. The decoder does not fill the rest
+of the picture, which keeps what was in memory.
+Such a line belongs to the frame just asked for, since this decoder has no threads.
+"""
 _REQUEST = b" request: "
 _READ = b" Statistics: "
 _MOST_REQUESTS = 8
-"""Requests of one opening: the first and its redirections. After one more FFmpeg gives up silently."""
+"""Maximum number of requests per opening: the first and its redirections. After one more, FFmpeg gives up silently."""
 
 
 class FFmpegLog:
@@ -58,15 +62,16 @@ class FFmpegLog:
 
     Attributes:
         decoder_setups: how often decoders were set up, as of the last `catch_up`.
-        refused: number of frames that FFmpeg decoded but did not convert to BGR, likewise.
-        torn: number of Motion JPEG pictures, or more, of which a part was not decoded, likewise.
-        interlaced: whether one of them was refused because it is interlaced.
+        refused: number of frames that FFmpeg decoded but did not convert to BGR, as of the last `catch_up`.
+        torn: number of messages about Motion JPEG pictures that were decoded only in part, as of the last `catch_up`.
+            One picture may cause several.
+        interlaced: whether one of the refused frames was refused because it is interlaced.
         container: FFmpeg's name of the detected container format, or an empty string.
         cut_off: whether an HTTP server closed the connection before it had sent everything that it announced.
         requests: number of HTTP requests sent.
-        read: whether FFmpeg has read the response to one of them, and closed it.
+        read: whether FFmpeg has read the response to one of these requests, and closed the connection.
         login_refused: whether the last response with an error was a 401.
-        logins: the ways to log in that RTSP responses offered, as in their headers.
+        logins: the login methods that RTSP responses offered, as written in their headers.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The protocols of the FFmpeg that OpenCV has loaded: it fails without a reason where one is missing."""
+"""Checks which protocols the FFmpeg inside OpenCV has. If one is missing, FFmpeg fails without a reason."""
 
 import ctypes
 from contextlib import suppress
@@ -11,7 +11,7 @@ def check_protocol(scheme: str) -> None:
     """Check that FFmpeg can open addresses of a scheme, such as `srt`.
 
     Raises:
-        SourceError: `UNREADABLE`: it cannot.
+        SourceError: `UNREADABLE`: FFmpeg cannot open them.
     """
     if has_protocol(scheme) is False:
         raise unreadable(
@@ -21,7 +21,7 @@ def check_protocol(scheme: str) -> None:
 
 
 def has_protocol(scheme: str) -> bool | None:
-    """Whether FFmpeg has a protocol; None if its library is not found, since OpenCV contains it."""
+    """Whether FFmpeg has a protocol; None if its library is not found because it is linked into OpenCV."""
     path = opencv.loaded_library("libavformat")
     if path is None:
         return None

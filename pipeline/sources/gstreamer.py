@@ -1,4 +1,4 @@
-"""GStreamer pipelines as a kind of source: `gstreamer:` and a pipeline, where OpenCV was built with GStreamer."""
+"""GStreamer pipelines as a kind of source: `gstreamer:` and a pipeline. OpenCV must be built with GStreamer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ from .opencv import CaptureBackend, Property, VideoCapture
 from .reader import Grabbed, SourceInfo, UnreadableImage
 
 _NAME = "the GStreamer pipeline"
-_GUESS = "an element or a property is not known, or its source is not there"
+_GUESS = "an element or a property is unknown, or the source of the pipeline does not exist"
 
 
 def open_pipeline(pipeline: str) -> "PipelineReader":
@@ -19,7 +19,7 @@ def open_pipeline(pipeline: str) -> "PipelineReader":
 
 
 class PipelineReader:
-    """An open pipeline, which counts as a camera: its end is a failure.
+    """An open pipeline. It counts as a camera, so its end is a failure.
 
     Args:
         capture: OpenCV's side of it; closed with the reader.

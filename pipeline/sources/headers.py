@@ -1,4 +1,4 @@
-"""What the header of an image file declares: size, number of pictures, orientation, white level, transparency.
+"""Reads the headers of image files: size, number of pictures, orientation, white level, transparency.
 
 Only what is part of the picture counts: chunks and segments are followed from the start, and bytes behind the end are
 not read.
@@ -21,7 +21,7 @@ _SIZES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _PNM = re.compile(rb"P([1-6])" + rb"(?:\s|#[^\n]*\n)+(\d+)" * 2)
 _PNM_MAXIMUM = re.compile(rb"(?:\s|#[^\n]*\n)+(\d+)")
 _DAMAGE = (struct.error, OverflowError)
-"""An offset behind the end, and one that no pointer holds."""
+"""The errors that a damaged file causes: an offset behind the end of the file, or one that no pointer can hold."""
 _MOST_PAGES = 10_000
 _ASSOCIATED, _UNASSOCIATED = 1, 2
 _CMYK = 5
@@ -33,15 +33,15 @@ class Header:
 
     Attributes:
         size: width and height in pixels, or None if it is not known.
-        pictures: pages of a TIFF, pictures of a PGM or PPM, frames of an animation, or 1.
+        pictures: number of pages of a TIFF, pictures of a PGM or PPM, or frames of an animation; otherwise 1.
         times_ns: when each frame of an animation is shown; empty if the file does not say.
         starts: where each picture begins, if they follow one another as files of their own (PGM, PPM).
         orientation: EXIF orientation of formats that OpenCV does not rotate (PNG, WebP), 1 to 8.
-        white: value of white in the samples as OpenCV gives them, if it is not the greatest of their type.
-        transparent_gray: the gray value that stands for transparent, as OpenCV gives it.
-        alpha: whether a fourth channel is one of transparency.
-        premultiplied: whether the colours are multiplied by it already.
-        refusal: why OpenCV's reading of it would be wrong, or an empty string.
+        white: value of white in the samples that OpenCV returns, if it differs from the greatest value of their type.
+        transparent_gray: the gray value that stands for transparent, in the samples that OpenCV returns.
+        alpha: whether the fourth channel, if there is one, means transparency.
+        premultiplied: whether the colours are already multiplied by that channel.
+        refusal: why OpenCV would read the file wrongly, or an empty string.
     """
 
     size: tuple[int, int] | None = None
@@ -57,7 +57,9 @@ class Header:
 
 
 def read_header(data: bytes) -> Header:
-    """Read the header of an image file. Of a damaged or unknown one it is the default, or what can be read of it.
+    """Read the header of an image file.
+
+    For a damaged or unknown file, returns the default header, or the parts that can be read.
 
     Raises:
         ValueError: a chunk of a PNG is longer than the file.
@@ -83,10 +85,10 @@ def read_header(data: bytes) -> Header:
 
 
 def jpeg_end(data: bytes) -> int:
-    """Where a JPEG ends: behind the first end marker outside of its segments.
+    """The offset where a JPEG ends: behind the first end marker outside of its segments.
 
     Raises:
-        ValueError: it has none.
+        ValueError: the JPEG has no end marker.
     """
     for marker, place in _jpeg_markers(data):
         if marker == 0xD9:
@@ -184,7 +186,7 @@ def _tiff(data: bytes) -> Header:
     deep = tags.get(258, 8) > 8
     extra = tags.get(338, 0)
     if deep and tags.get(262) == _CMYK:
-        return replace(header, refusal="it is CMYK of 16 bits (expected gray, RGB or RGBA)")
+        return replace(header, refusal="its pixels are 16-bit CMYK (expected gray, RGB or RGBA)")
     # libtiff multiplies the colours of 8 bits itself.
     return replace(
         header,

@@ -30,8 +30,9 @@ FOLDER_FPS = 30.0
 _MAX_BYTES = 2**29
 _MAX_PIXELS = opencv.MAX_IMAGE_PIXELS
 _MAX_PIXELS_PER_BYTE = 1024
-"""A black JPEG has 170, a gray one 255, as OpenCV writes them. A black JPEG 2000 can have more, and is left out. PNG's
-compression reaches 1032 bytes per byte."""
+"""Maximum number of pixels per byte of a JPEG or JPEG 2000 file. A black JPEG has 170, a gray one 255, as OpenCV writes
+them. A black JPEG 2000 can have more, and is left out. PNG's compression reaches 1032 bytes per byte.
+"""
 _MAX_PNG_PIXELS_PER_BYTE = 8 * 1032
 _ROWS = 256
 
@@ -39,19 +40,19 @@ _ROWS = 256
 _FRESH_S = 10.0
 """Age in seconds up to which a file that cannot be decoded may be unfinished."""
 _SETTLED_S = 1.0
-"""Age that a file has at its second turn, at least."""
+"""Minimum age, in seconds, at which a file is tried a second time."""
 
 _Image = tuple[str, int, int | None]
-"""A picture to read: the file, its number in the file, and its time."""
+"""A picture to read: the file, the picture's number in the file, and its time."""
 
 
 class ImagesReader:
-    """Reads images in the order given. Of a single file that holds several, all are read.
+    """Reads images in the order given. If there is only one file, all its pictures are read.
 
     Args:
         paths: files, at least one.
-        patient: whether other programs may still be writing them. One that cannot be decoded and was changed a moment
-            ago is tried again after the others.
+        patient: whether other programs may still be writing the files. A file that was changed a moment ago and cannot
+            be decoded is then tried again after the others.
     """
 
     def __init__(self, paths: Sequence[str], *, patient: bool = False) -> None:
@@ -134,7 +135,7 @@ class ImageFile:
         data: its bytes.
 
     Attributes:
-        pictures: how many pictures it holds.
+        pictures: number of pictures in the file.
 
     Raises:
         ValueError: the file cannot be decoded; the message says why.
@@ -157,7 +158,7 @@ class ImageFile:
             _check_size(*self._header.size, self._data)
 
     def decode(self, number: int = 0) -> Pixels:
-        """Decode one of its pictures: uint8 [height, width, 3], BGR, C-contiguous.
+        """Decode one of the pictures: uint8 [height, width, 3], BGR, C-contiguous.
 
         Raises:
             ValueError: the picture cannot be decoded; the message says why.
@@ -190,7 +191,7 @@ class ImageFile:
         if self._animation is None:  # each frame is drawn over the one before it
             width, height = self._header.size or (_MAX_PIXELS, 1)
             if width * height * self.pictures > 2 * _MAX_PIXELS:
-                raise ValueError(f"its {self.pictures} pictures of {width}x{height} are too many for memory")
+                raise ValueError(f"its {self.pictures} pictures of {width}x{height} do not fit into memory")
             self._animation = opencv.decode_pages(self._data, 0, self.pictures)
         return self._animation[number] if number < len(self._animation) else None
 
@@ -218,7 +219,7 @@ def _header_of(path: str) -> Header:
     try:
         return read_header(_read(path))
     except (OSError, ValueError):
-        return Header()  # the first frame says what is wrong
+        return Header()  # the first frame will report what is wrong
 
 
 def _check_size(width: int, height: int, data: bytes) -> None:
@@ -230,7 +231,7 @@ def _check_size(width: int, height: int, data: bytes) -> None:
     if pixels > _MAX_PIXELS:
         raise ValueError(f"it is larger than {_MAX_PIXELS // 10**6} megapixels: {width}x{height}")
     if pixels > max(most, 2**20):
-        raise ValueError(f"it is damaged: {len(data)} bytes are too few for {width}x{height} pixels")
+        raise ValueError(f"it is damaged: {len(data)} bytes are not enough for {width}x{height} pixels")
 
 
 def _opaque(image: npt.NDArray[np.generic], header: Header) -> npt.NDArray[np.generic]:

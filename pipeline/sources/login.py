@@ -1,4 +1,4 @@
-"""Logins of HTTP and RTSP: the ways that a camera offers in its 401, the answer to one, and the reason of a refusal."""
+"""Logins of HTTP and RTSP: parses what a camera offers in its 401, answers it, and finds the reason for a refusal."""
 
 import base64
 import hashlib
@@ -14,16 +14,16 @@ _PARAMETER = re.compile(r'([\w-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,]+))')
 _CHALLENGE = re.compile(r"(?:^|,)\s*([A-Za-z][\w-]*)(?=\s+[\w-]+\s*=|\s*(?:,|$))")
 _HASHES = {"MD5": hashlib.md5, "SHA-256": hashlib.sha256}
 FFMPEG_HASHES = ("MD5",)
-"""Digest algorithms that FFmpeg answers (libavformat 62); it knows Basic too."""
+"""Digest algorithms that FFmpeg supports (libavformat 62). FFmpeg supports Basic too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """One way to log in that a server offers.
+    """One login method that a server offers.
 
     Attributes:
         scheme: `basic`, `digest` or another, in small letters.
-        parameters: realm, nonce and so on, their names in small letters.
+        parameters: realm, nonce and so on, by their names in small letters.
     """
 
     scheme: str
@@ -39,7 +39,7 @@ class Challenge:
         return self.get("algorithm", "MD5").upper().removesuffix("-SESS")
 
     def is_known(self, hashes: Iterable[str]) -> bool:
-        """Whether a client answers it that knows Basic, and Digest with these algorithms."""
+        """Whether a client that supports Basic, and Digest with these algorithms, can answer this challenge."""
         if self.scheme == "basic":
             return True
         qop = self.get("qop")
@@ -104,14 +104,14 @@ class Credentials:
         self._count = 0
 
     def accept(self, challenges: Iterable[Challenge]) -> bool:
-        """Choose the best challenge that can be answered. Returns whether there is one, and a user to answer it."""
+        """Choose the best challenge that can be answered. Returns whether there is one, and the address has a user."""
         known = [challenge for challenge in challenges if challenge.is_known(_HASHES)]
         known.sort(key=lambda challenge: (challenge.scheme, challenge.hash))  # Basic, MD5, SHA-256
         self._challenge, self._count = (known[-1] if known else None), 0
         return bool(self._challenge and self._user)
 
     def answer(self, method: str, path: str) -> str | None:
-        """The value of the `Authorization` header of a request; None as long as the server has not asked."""
+        """The value of the `Authorization` header of a request; None if the server has not asked for a login."""
         challenge = self._challenge
         if challenge is None:
             return None

@@ -1,4 +1,4 @@
-"""Addresses as two kinds of source: streams (RTSP, RTMP, SRT, UDP), and what a web server sends, which may end."""
+"""Addresses as two kinds of source: streams (RTSP, RTMP, SRT, UDP), and content of a web server, which may end."""
 
 import os
 import re
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 _STREAMS = ("rtsp://", "rtsps://", "rtmp://", "rtmps://", "srt://", "udp://")
 _WEB = ("http://", "https://")
 _LISTENING = ("srt://", "udp://")
-"""Schemes of streams that may be sent here: they may have a port only, as in `udp://:5000` or `udp://@:5000`."""
+"""Schemes of streams that a camera may send to this machine. Their addresses may consist of a port only, as in
+`udp://:5000` or `udp://@:5000`.
+"""
 _OPTIONAL = ("srt",)
-"""Schemes of protocols that FFmpeg may be built without, as it is in pip's OpenCV."""
+"""Schemes of protocols that an FFmpeg may lack, as the one in pip's OpenCV does."""
 _PORTS = {"rtsp": 554, "rtsps": 322, "rtmp": 1935, "rtmps": 443, "http": 80, "https": 443}
 """Default ports of the protocols over TCP."""
 _LONE_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")

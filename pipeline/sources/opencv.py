@@ -15,7 +15,7 @@ from . import ffmpeg_log
 from .reader import RefusedError
 
 MAX_IMAGE_PIXELS = 2**26
-"""67 megapixels: an image of 200 MB."""
+"""Maximum number of pixels per image: 67 megapixels, which take 200 MB."""
 
 if TYPE_CHECKING:
     import cv2
@@ -60,7 +60,7 @@ class VideoCapture:
         settings: properties that must be set while it opens.
         name: name for error messages.
         fault: fault to report if it cannot be opened.
-        guess: most likely reason for that, since OpenCV reports none.
+        guess: most likely reason for this failure, since OpenCV reports none.
 
     Raises:
         RefusedError: OpenCV cannot open it.

@@ -50,7 +50,7 @@ class ImageFiles:
 
 @dataclass(frozen=True, slots=True)
 class VideoFile:
-    """A file without the suffix of an image."""
+    """A file whose suffix is not that of an image."""
 
     path: str
 
@@ -140,7 +140,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def list_images(folder: str) -> list[str]:
-    """A folder's images by their suffix, in natural order. Files that cannot be decoded are found out later.
+    """A folder's images, recognised by suffix, in natural order. Whether they can be decoded is not checked.
 
     Raises:
         SourceError: `MISSING`: the folder has none. `PERMISSION`, `UNREADABLE`.

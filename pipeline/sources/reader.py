@@ -18,11 +18,12 @@ class SourceInfo:
         fps: reported frames per second, or None.
         codec: four-character code of the codec, or an empty string.
         frame_count: reported number of frames, or None if unknown or endless.
-        counted: whether `frame_count` is the number of frames to be shown, and no estimate from a duration that may be
-            that of the sound, nor a number of stored frames of which the container may hide some.
+        counted: whether `frame_count` is the number of frames to be shown, rather than an estimate from a duration
+            (which may be that of the sound) or the number of stored frames (some of which the container may hide).
         finite: whether the source ends.
         live: whether frames arrive at the source's own pace (a camera); if not, they are read on demand.
-        paced: whether the reader itself keeps to the camera's `fps`, as one that polls does; `fps` is then its rate.
+        paced: whether the reader itself keeps to the camera's configured `fps`, as a reader that polls does. The field
+            `fps` is then that rate.
         notes: differences from what was requested, as sentences for people.
     """
 

@@ -6,18 +6,18 @@ from urllib.parse import quote, unquote
 
 MASK = "***"
 SAFE_IN_USERINFO = ":%!$&()*+,;=~"
-"""Characters that need no encoding in user information, including the percent sign of what is already encoded."""
+"""Characters that need no encoding in user information, including the percent sign of encoded characters."""
 SHORTEST = 4
-"""Length from which a secret is masked wherever it occurs. A shorter one is part of many words, and is masked only in
-the position of a password: masking every `p` would leave little of `rtsp`, and give the password away."""
+"""Minimum length of a secret that is masked wherever it occurs. A shorter one is part of many words, and is masked only
+in the position of a password: masking every `p` would leave little of `rtsp`, and give the password away."""
 _SECRET_KEYS = r"pass\w*|pwd|streamid|\w*token|\w*auth|\w*secret|sig|signature|\w*key|credentials?"
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""How Python keeps the bytes of a file name that are no UTF-8."""
+"""Matches bytes of a file name that are not UTF-8, as Python represents them."""
 _QUERY = re.compile(rf"([?&;](?:{_SECRET_KEYS})=)([^&\s\"'<>]*)", re.IGNORECASE)
 _PROPERTY = re.compile(r"[\w-]*(?:pw|pass\w*|key|token|secret)\s*=\s*(?:\"([^\"]*)\"|([^\s!\"]+))", re.IGNORECASE)
-"""Of an element of a GStreamer pipeline, such as `user-pw=...`."""
+"""Matches secret properties of an element of a GStreamer pipeline, such as `user-pw=...`."""
 PLACEHOLDER = "USER:PASSWORD@HOST/PATH"
-"""An address to fill in, as errors show it."""
+"""A placeholder for login, host and path of an address, as error messages show it."""
 _ABSTRACT_SOCKET = r"ipc://@[^\s\"'<>@]*(?:[\s\"'<>]|$)"
 _USERINFO = re.compile(rf"(\b(?!{_ABSTRACT_SOCKET})\w[\w+.-]*://)(?!{PLACEHOLDER}(?![^\s\"'<>]))[^\s\"'<>]*@")
 _SEPARATOR = re.compile(r"[@:/?#\[\]]")
@@ -59,7 +59,7 @@ def _authority(body: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text that every output accepts: bytes of a file name that are no UTF-8 are escaped, such as `\\xe9`."""
+    """A text that every output accepts: bytes of a file name that are not UTF-8 are escaped, such as `\\xe9`."""
     return _SURROGATE.sub(lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)
 
 

@@ -29,7 +29,7 @@ _HOST = re.compile(
     r"(?:[^/@\s]+@)?(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?=:\d{2}))"
     r"(?::(?P<port>\d{2,5}))?(?:/|$)"
 )
-"""The beginning of an address without a scheme: an IP address, or a name with a port."""
+"""Matches the beginning of an address without a scheme: an IP address, or a name with a port."""
 _WEB_PORTS = frozenset({"80", "443", "8000", "8080", "8081"})
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -46,7 +46,7 @@ def parse_source(text: str) -> SourceSpec:
     if not text.strip():
         raise unreadable(f"the source is empty: expected {describe_kinds(KINDS)}")
     if "://" in text and printable(text) != text and not text.lower().startswith("file://"):
-        raise unreadable("the address holds bytes that are no UTF-8: percent-encode them (%E9 is one)")
+        raise unreadable("the address contains bytes that are not UTF-8: percent-encode them (%E9 is one)")
     for kind in KINDS:
         if (spec := kind.parse(text)) is not None:
             return spec
@@ -80,7 +80,7 @@ def describe_kinds(kinds: tuple[SourceKind, ...]) -> str:
 
 
 def scheme_hint(text: str) -> str:
-    """What to add to an error about a path that may be a mistyped address; an empty string if it is none."""
+    """A hint for an error about a path that may be a mistyped address; otherwise an empty string."""
     scheme = suggest_scheme(text)
     return f" (an address begins with {scheme})" if scheme else ""
 

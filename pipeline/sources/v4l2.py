@@ -15,7 +15,7 @@ from .reader import Grabbed, SourceInfo, UnreadableImage
 from .v4l2_capabilities import query, siblings
 
 _OLDEST_MS = 5000
-"""Age from which a driver's time is not believed: the few buffers of a device hold less."""
+"""Age, in seconds, above which a driver's timestamp is ignored: the few buffers of a device hold less time."""
 _BUSY = "another program uses it, or it is not a camera"
 
 

@@ -24,12 +24,12 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What a node says of itself.
+    """The capabilities that a node reports.
 
     Attributes:
         card: name of the device.
-        bus: its place on a bus, the same for all nodes of one device.
-        flags: what this node can do.
+        bus: the device's place on a bus, the same for all nodes of one device.
+        flags: the capability flags of this node.
     """
 
     card: str
@@ -38,7 +38,7 @@ class Capability:
 
     @property
     def captures(self) -> bool:
-        """Whether it delivers images."""
+        """Whether the node delivers images."""
         return bool(self.flags & _CAPTURE)
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Capability:
 
 
 def query(path: str) -> Capability | None:
-    """What a node says of itself; None if it cannot be asked."""
+    """The capabilities that a node reports; None if it cannot be queried."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -67,7 +67,7 @@ def _text(padded: bytes) -> str:
 
 
 def siblings(path: str, own: Capability) -> list[str]:
-    """The nodes of the same device that deliver images, by their link in by-id where they have one."""
+    """The nodes of the same device that deliver images, each as its link in by-id if it has one."""
     nodes = sorted(glob.glob("/dev/video*"), key=lambda node: (len(node), node))
     found = []
     for node in nodes:

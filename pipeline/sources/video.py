@@ -20,15 +20,19 @@ from .reader import Grabbed, RefusedError, SourceInfo, UnreadableImage
 from .redact import printable, redact_url
 
 _ATTEMPTS = 1000
-"""Damaged frames in a row that are skipped. OpenCV fails once for each, and at the end 1000 times in 1 to 13 ms."""
+"""Maximum number of damaged frames in a row that are skipped. OpenCV fails once for each, and at the end of a file 1000
+times in 1 to 13 ms.
+"""
 _MOST_REFUSED = 5
-"""Frames in a row that FFmpeg does not convert to BGR until a source without a single good one is given up."""
+"""Number of frames in a row that FFmpeg does not convert to BGR, after which a source without any good frame is given
+up.
+"""
 _INTERLACED = (
     "is interlaced, which this build of OpenCV cannot decode: set the camera to a progressive mode (1080p instead of"
     " 1080i), or convert the file (ffmpeg -i IN -vf yadif OUT)"
 )
 _BY_OPENCV = (1, 3, 6, 8)
-"""Orientations that OpenCV applies: those without a mirror."""
+"""EXIF orientations that OpenCV applies: those without mirroring."""
 _SLANTED = "its display matrix neither turns by quarters nor mirrors: frames are as stored"
 _LOGIN_UNKNOWN = "it asks for a login (401) that FFmpeg does not know (it knows Basic, and Digest with MD5)"
 _COUNTING = frozenset({"avi"})
@@ -115,7 +119,7 @@ class DecoderLog(Protocol):
 
 
 class VideoReader:
-    """An open file or stream. The end of a finite one is its end; of any other it is a failure.
+    """An open file or stream. The end of a finite source is normal; the end of any other counts as a failure.
 
     Args:
         capture: OpenCV's side of it; closed with the reader.
@@ -261,7 +265,7 @@ def _settings(config: CameraConfig) -> dict[Property, int]:
 def _check_file(path: str) -> None:
     try:
         if Path(path).is_fifo():
-            return  # a look would take the first bytes, and its end would end the writer
+            return  # reading here would consume the first bytes, and closing the pipe would end the writer
         with open(path, "rb") as file:
             empty = not file.read(1)
     except PermissionError as exc:

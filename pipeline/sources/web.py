@@ -1,7 +1,7 @@
 """A small HTTP client for cameras: one connection that is kept, logins, redirections, and a body read as it arrives.
 
-FFmpeg reads everything else over HTTP. It keeps no connection, reports a part's time when the next one begins, and
-refuses parts that are not exactly `image/jpeg`.
+FFmpeg reads everything else over HTTP. This client exists because FFmpeg keeps no connection, reports a part's time
+when the next part begins, and refuses parts that are not exactly `image/jpeg`.
 """
 
 import http.client

@@ -1,7 +1,7 @@
 """Reads images over HTTP: multipart streams (Motion JPEG), and snapshot addresses, which are polled.
 
-Each image is decoded by the rules of `images`. Its time is that of its part's header, or of its response: later images
-say nothing about it.
+Each image is decoded by the rules of `images`. The time of an image is when its part's header, or its response,
+arrived; it does not depend on later images.
 """
 
 import http.client
@@ -23,7 +23,7 @@ SNAPSHOT_FPS = 1.0
 """Polls per second of a snapshot address without an fps cap."""
 _IMAGES = frozenset(f"image/{name}" for name in ("jpeg", "jpg", "pjpeg", "png", "webp", "bmp", "x-ms-bmp", "tiff"))
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
-"""Of addresses that are snapshots even if their server does not say so."""
+"""Suffixes of addresses that are snapshots even if their server does not say so."""
 _VIDEO_SUFFIXES = (".avi", ".flv", ".m3u8", ".m4v", ".mkv", ".mov", ".mp4", ".mpd", ".mpg", ".ts", ".webm")
 _MAX_BYTES = 2**26
 _LINE_BYTES = 65536

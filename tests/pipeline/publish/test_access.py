@@ -236,7 +236,7 @@ def test_a_client_without_keys_and_one_with_another_server_key_are_reported(keys
             reasons |= {refusal.reason for refusal in publisher.take_refusals()}
     assert reasons == {
         "one side uses CURVE keys, the other does not",
-        "its messages do not fit the service's key: it has another server key",
+        "it encrypts for another server key than this service's",
     }
 
 
