@@ -77,8 +77,8 @@ async def serve(config: ServiceConfig, dependencies: Dependencies, notifier: Not
     """Run until SIGTERM or SIGINT or, with `exit_when_done`, until every source has ended.
 
     SIGHUP reloads the config: cameras are added, removed or replaced without disturbing the others; an invalid config
-    changes nothing. SIGUSR1 ends the epochs of all streams, or of those that a command named, so that each begins a new
-    one. A second SIGTERM or SIGINT ends the process at once.
+    changes nothing. SIGUSR1 ends the current epoch of every stream, so that each begins a new one; if it comes from
+    `retinad renew CAMERA`, only that camera's. A second SIGTERM or SIGINT ends the process at once.
 
     Returns:
         OK, or NO_INPUT if every source failed (`exit_when_done`).

@@ -68,10 +68,10 @@ class RecurrentStatePool:
         return self._layers[index]
 
     def allocate(self) -> int:
-        """Allocate a row, with the same number in every layer. Its contents are uninitialised.
+        """Allocate one row, at the same index in every layer. Its contents are uninitialised.
 
         Raises:
-            RuntimeError, MemoryError: the device has not enough memory. Nothing has changed.
+            RuntimeError, MemoryError: the device does not have enough memory. The pool is unchanged.
         """
         capacity = self._capacity_for(len(self._held) + 1)
         if capacity > self._capacity:
