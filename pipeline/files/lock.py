@@ -49,7 +49,9 @@ def _open(path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise NotOursError(f"{path} is a link or has several names (hard links), so locking it is not safe: remove it") from error
+            raise NotOursError(
+                f"{path} is not a plain file (it is a link, has a second name, or is another type): remove it"
+            ) from error
         if error.errno == errno.EACCES and os.path.lexists(path):
             check_made_by_us(path, path.lstat(), stat.S_IFREG)
         raise

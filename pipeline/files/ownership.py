@@ -67,7 +67,10 @@ def check_made_by_us(path: Path, found: os.stat_result, file_type: int) -> None:
         NotOursError: the file has another type, has a second name, or belongs to another user.
     """
     if stat.S_IFMT(found.st_mode) != file_type or found.st_nlink > 1:
-        raise NotOursError(f"{path} is not a {_KINDS[file_type]} of its own: remove it")
+        kind = _KINDS[file_type]
+        raise NotOursError(
+            f"{path} is not a plain {kind} (it is a link, has a second name, or is another type): remove it"
+        )
     _check_owner(path, found)
 
 
