@@ -85,10 +85,9 @@ class Ended(CaptureMessage, frozen=True):
 
 
 class Failed(CaptureMessage, frozen=True):
-    """Child: the source failed; the child waits for `Rewind`. If it has a guess as the reason, the log may show a
-    better one.
+    """Child: the source failed; the child waits for `Rewind`.
 
-    `counts` is None if the source did not open.
+    If the reason is a guess, the log may show a better one. `counts` is None if the source did not open.
     """
 
     fault: SourceFault
