@@ -76,7 +76,6 @@ class Ended(CaptureMessage, frozen=True):
 
     `skipped` and `failed` are as in `FrameReady`. `frames` is the total number of frames, including those that the rate
     cap left out.
-
     """
 
     frames: int
