@@ -76,7 +76,6 @@ class Ended(CaptureMessage, frozen=True):
 
     `skipped` and `failed` are as in `FrameReady`. `frames` is the total number of frames, including those that the rate
     cap left out.
-
     """
 
     frames: int
@@ -85,10 +84,9 @@ class Ended(CaptureMessage, frozen=True):
 
 
 class Failed(CaptureMessage, frozen=True):
-    """Child: the source failed; the child waits for `Rewind`. If it has a guess as the reason, the log may show a
-    better one.
+    """Child: the source failed; the child waits for `Rewind`.
 
-    `counts` is None if the source did not open.
+    If the reason is a guess, the log may show a better one. `counts` is None if the source did not open.
     """
 
     fault: SourceFault
