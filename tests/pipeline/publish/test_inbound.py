@@ -52,9 +52,11 @@ def connect(endpoint: str) -> socket.socket:
 
 
 @contextmanager
-def flood(endpoint: str, data: bytes) -> Iterator[threading.Event]:
-    """A peer that sends the same bytes until it is cut off; the event is set then."""
-    peer, over, stop = connect(endpoint), threading.Event(), threading.Event()
+def flood(publisher: Publisher, data: bytes) -> Iterator[threading.Event]:
+    """A peer that sends the same bytes until it is cut off; the event is set then. It starts once it is watched."""
+    connected = publisher.statistics().connections_total
+    peer, over, stop = connect(publisher.endpoints[0]), threading.Event(), threading.Event()
+    poll_until(publisher, "connections_total", connected + 1)
 
     def send() -> None:
         with suppress(OSError):
@@ -103,7 +105,7 @@ def test_a_peer_that_sends_without_end_is_cut_off_and_its_memory_is_bounded(
     ):
         poll_until(publisher, "subscriptions_total", 2)
         before = resident_bytes()
-        with flood(publisher.endpoints[0], data) as over:
+        with flood(publisher, data) as over:
             serve_until(publisher, subscriber, over)
         poll_until(publisher, "disconnected_total", 1)
         assert resident_bytes() - before < 300 << 20
