@@ -130,7 +130,7 @@ class ModelTable(BaseModel):
 
 
 class StreamTable(BaseModel):
-    """`[stream]`, and `stream` of a `[[camera]]`"""
+    """The table `[stream]`, and the table `stream` of a `[[camera]]`, whose keys override it."""
 
     model_config = STRICT
     scale_frames: Count | None = None

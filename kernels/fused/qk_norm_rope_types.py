@@ -26,9 +26,8 @@ class RotaryTables:
 
     Attributes:
         cos, sin: float32 [F, P, D / 2], or [1, P, D / 2] for all frames.
-        pairs: whether pair i consists of channels 2i and 2i + 1. Otherwise the D channels are split into four quarters:
-            pair i < D / 4 consists of channel i of the first and channel i of the second quarter, and the other pairs
-            combine the third and the fourth quarter in the same way.
+        pairs: which two channels are rotated together. True: channels 2i and 2i + 1. False: within each half of the D
+            channels, channel i and channel i + D / 4.
     """
 
     cos: Tensor

@@ -25,12 +25,14 @@ class FrameNumbers:
 
 @dataclass(frozen=True, slots=True)
 class LayerOutput:
-    """The output of one pair of blocks.
+    """The output of one pair of blocks: a frame block, then a global block.
+
+    A network of depth 0 has no pairs. Its one output has `layer` 0, the patch embedding's tokens and no `across`.
 
     Attributes:
-        layer: index of the pair.
-        frame: tokens float32 [F, P, C] after the frame block; at depth 0 the patch embedding's tokens.
-        across: tokens float32 [F, P, C] after the global block; None at depth 0.
+        layer: index of the pair, from 0.
+        frame: tokens float32 [F, P, C] after the frame block.
+        across: tokens float32 [F, P, C] after the global block, or None.
     """
 
     layer: int
