@@ -14,7 +14,7 @@ from retinad.pipeline.capture.camera import CameraState
 from retinad.pipeline.capture.starts import CaptureStarts
 from retinad.pipeline.delivery import Delivery
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.engine.heads import largest_outputs
+from retinad.pipeline.engine.heads import largest_outputs, largest_record_bytes
 from retinad.pipeline.errors import DeviceError
 from retinad.pipeline.frame_queue import FrameQueues
 from retinad.pipeline.publish.publisher import Publisher
@@ -117,7 +117,7 @@ class _Service:
         with Publisher(
             self._config.publish,
             model=ModelHeader(name=self._config.model.name, weights="loading"),
-            largest_message_bytes=sum(output.nbytes for output in self._outputs),
+            largest_message_bytes=largest_record_bytes(self._config.model),
             describe=lambda: hello_header(self._monitor.snapshot()),
             burst_messages=_largest_burst(self._config),
         ) as publisher:
