@@ -46,7 +46,7 @@ unit soak: export OMP_NUM_THREADS := 1
 
 # A file's tests share a worker, and so their module's fixtures: a service or a chaos run each.
 unit: $(VENV)/dev-$(STATE)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 bench: $(VENV)/dev-$(STATE)
 	$(BIN)/retinad bench

@@ -23,7 +23,7 @@ from .slots import ReleaseSender, SlotReader
 
 START_TIMEOUT_S = 30.0
 """Time limit, in seconds, for a capture process to load its libraries. Loading takes 0.2 s on an idle machine."""
-GOODBYE_S = 0.4
+GOODBYE_S = 0.8
 """Time limit, in seconds, for a process to close a source that delivers frames. Closing it ends a camera's RTSP session
 (TEARDOWN).
 """

@@ -13,6 +13,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from ...deadlines import scaled
+
 Handler = Callable[["FakeServer", socket.socket], None]
 
 
@@ -55,6 +57,18 @@ class FakeServer:
         if text:  # a service that only knocks says nothing
             self.speakers.add(peer.getpeername())
         return text
+
+    def asked_for(self, method: str) -> bool:
+        """Wait until a request of this method has arrived. False if none comes in time.
+
+        The last request of a client that exits arrives after its exit has been noticed.
+        """
+        deadline = time.monotonic() + scaled(2)
+        while time.monotonic() < deadline:
+            if any(text.startswith(method) for text in list(self.requests)):
+                return True
+            time.sleep(0.01)
+        return False
 
     def _run(self, target: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=target, args=args, daemon=True)

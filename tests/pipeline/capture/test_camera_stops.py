@@ -81,7 +81,7 @@ async def test_a_camera_that_sends_by_udp_is_asked_to_stop(serve: Serve, make_vi
         await rig.reached(lambda rig: len(rig.frames) > 5)
         began = time.monotonic()
     assert time.monotonic() - began < scaled(1)
-    assert [text for text in server.requests if text.startswith("TEARDOWN")]
+    assert server.asked_for("TEARDOWN")
 
 
 async def test_a_camera_that_is_opened_again_is_asked_to_stop_first(serve: Serve, make_video: MakeVideo) -> None:
@@ -89,5 +89,6 @@ async def test_a_camera_that_is_opened_again_is_asked_to_stop_first(serve: Serve
     rig = make_rig(live(f"rtsp://127.0.0.1:{server.port}/x", transport="udp", stall_timeout_s=1))
     async with running(rig):
         await rig.reached(lambda rig: rig.camera.status.attempt >= 1)
+    assert server.asked_for("TEARDOWN")
     order = [text.split()[0] for text in server.requests if text]
     assert order.index("TEARDOWN") > order.index("PLAY")
