@@ -269,6 +269,6 @@ def _set_curve(socket: _Socket, keys: CurveKeys) -> None:
 
 
 def new_key_pair() -> tuple[bytes, bytes]:
-    """A new CURVE key pair, public and secret, in Z85."""
+    """A new CURVE key pair: the public key and the secret key, each as 40 Z85 characters."""
     public, secret = zmq.curve_keypair()
     return public, secret

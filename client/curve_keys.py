@@ -83,11 +83,11 @@ def write_keys(folder: Path, name: str, public: bytes, secret: bytes) -> tuple[P
     The modes do not depend on the umask: a service must be able to read the public keys of its subscribers.
 
     Returns:
-        The two paths.
+        The path of the public file, and that of the secret file.
 
     Raises:
-        FileExistsError: one of them exists; nothing is written.
-        OSError: they cannot be written.
+        FileExistsError: one of the two files exists already; nothing is written.
+        OSError: the files cannot be written.
     """
     texts = {
         folder / f"{name}.key_secret": (

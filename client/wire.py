@@ -106,7 +106,7 @@ class Message:
 
 
 class _Version(msgspec.Struct):
-    """The only key that every version of the layout has."""
+    """The header's `schema` alone: the only key that every version of the layout has."""
 
     schema: int
 

@@ -17,7 +17,8 @@ _PARTS = (
 )
 
 TESTED_ON_GPU = (("2.11", "3.6"), ("2.11", "3.7"))
-"""Minor versions of torch and Triton that passed all GPU tests as a pair; `constraints-gpu.txt` installs the first."""
+"""Minor versions of torch and Triton that passed all GPU tests as a pair; `constraints-gpu.txt` installs the first
+pair."""
 
 
 def find_versions() -> dict[str, str]:

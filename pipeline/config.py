@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from .frames import DType as DType
-from .frames import TokenGroup
+from .frames import OutputKind, TokenGroup
 
 MemoryDType = Literal["auto", "float8_e4m3fn"]
 AttentionName = Literal["auto", "dense", "paged", "flashinfer", "triton"]
@@ -156,6 +156,38 @@ class CameraConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CameraHeadConfig:
+    """The shape of the head that estimates poses. The released checkpoints have the default values.
+
+    Attributes:
+        heads: number of attention heads; 2C is a multiple of it.
+        blocks: number of blocks.
+        rounds: number of times that the blocks refine the estimate.
+        rope: whether queries and keys are rotated by the frame's position in time.
+    """
+
+    heads: int = 16
+    blocks: int = 4
+    rounds: int = 4
+    rope: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DenseHeadConfig:
+    """The shape of the heads that predict depth or points. The released checkpoints have the default values.
+
+    Attributes:
+        layers: 0-based indices of the four layer pairs whose patch tokens the head reads, ascending.
+        features: number of channels in which the layers are fused, a multiple of 8.
+        channels: number of channels of each layer before that, multiples of 4.
+    """
+
+    layers: tuple[int, int, int, int] = (4, 11, 17, 23)
+    features: int = 256
+    channels: tuple[int, int, int, int] = (256, 512, 1024, 1024)
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkConfig:
     """The shape of the aggregator (terms as in the paper, arXiv 2604.14141).
 
@@ -172,6 +204,8 @@ class NetworkConfig:
         mixers: how the global blocks mix tokens over time, as a repeating pattern: `attention` to a window of frames,
             or `kda`, Kimi Delta Attention over all past frames (arXiv 2510.26692). The released checkpoints are all
             `attention`.
+        camera_head: the shape of the head that estimates poses.
+        dense_head: the shape of the heads that predict depth or points.
     """
 
     channels: int = 1024
@@ -183,6 +217,8 @@ class NetworkConfig:
     register_tokens: int = 4
     rope3d: bool = True
     mixers: tuple[MixerName, ...] = ("attention",)
+    camera_head: CameraHeadConfig = CameraHeadConfig()
+    dense_head: DenseHeadConfig = DenseHeadConfig()
 
     @property
     def global_mixers(self) -> tuple[MixerName, ...]:
@@ -205,13 +241,19 @@ class OutputConfig:
         tokens: the published groups of tokens.
         pool: for the `pooled` group, `pool` x `pool` patches are averaged into one; fewer at the right and bottom
             edges.
-        dtype: number format of the published tensors. In float16, numbers beyond 65504 become infinite.
+        dtype: number format of the published features. In float16, numbers beyond 65504 become infinite.
+        map_stride: of maps of depth and points, every n-th pixel of every n-th row is published.
+        min_confidence: pixels with less confidence get a depth of NaN, and points of NaN. Confidences are above 1.
+        map_every: depth and points are computed for every n-th frame of an epoch.
     """
 
     layers: tuple[int, ...] = (4, 11, 17, 23)
     tokens: tuple[TokenGroup, ...] = (TokenGroup.CAMERA, TokenGroup.PATCH)
     pool: int = 4
     dtype: DType = "float16"
+    map_stride: int = 1
+    min_confidence: float = 0.0
+    map_every: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +277,8 @@ class ModelConfig:
         execution: how the network runs: `plain` with PyTorch modules; `fused` with fused kernels, which needs `triton`
             as the attention backend; `captured` with fused kernels in CUDA graphs; `auto` in the fastest possible way.
         flashinfer_kernels: FlashInfer's kernels; `auto` is fa3 on Hopper, else fa2.
-        output: which features of each frame are published.
+        outputs: the kinds of outputs that can be published, at least one. Each camera publishes some of them.
+        output: which features of each frame are published, if `outputs` has features; and the form of depth and points.
         max_batch: maximum number of frames in one step.
         max_streams: maximum number of open streams.
         step_timeout_s: seconds after which a step counts as hung and the process ends.
@@ -253,6 +296,7 @@ class ModelConfig:
     attention: AttentionName = "auto"
     execution: ExecutionName = "auto"
     flashinfer_kernels: Literal["auto"] | FlashInferKernels = "auto"
+    outputs: tuple[OutputKind, ...] = (OutputKind.FEATURES,)
     output: OutputConfig = OutputConfig()
     max_batch: int = 8
     max_streams: int = 64
@@ -273,7 +317,13 @@ class ModelConfig:
     @property
     def deepest_layer(self) -> int:
         """Index of the last layer pair that runs: the deepest one whose tokens an output needs."""
-        return self.output.layers[-1]
+        needed = {
+            OutputKind.FEATURES: self.output.layers[-1],
+            OutputKind.POSE: self.network.depth - 1,
+            OutputKind.DEPTH: self.network.dense_head.layers[-1],
+            OutputKind.POINTS: self.network.dense_head.layers[-1],
+        }
+        return max(needed[kind] for kind in self.outputs)
 
     @property
     def running_mixers(self) -> tuple[MixerName, ...]:

@@ -38,6 +38,12 @@ class OutputKind(StrEnum):
 
     FEATURES = "features"
     """Tokens of the network."""
+    POSE = "pose"
+    """The camera's pose and field of view."""
+    DEPTH = "depth"
+    """The distance of each pixel's surface from the camera, along the optical axis."""
+    POINTS = "points"
+    """The world coordinates of each pixel's surface."""
 
 
 class TokenGroup(StrEnum):

@@ -104,7 +104,7 @@ def resolve_job(tables: Tables, *, is_refused: bool) -> Resolved[JobConfig]:
 def resolve_stream(
     table: StreamTable, path: KeyPath, default: StreamConfig
 ) -> tuple[StreamConfig, tuple[KeyFault, ...]]:
-    """Put the keys of a table over a stream's defaults."""
+    """Override a stream's defaults with the keys of a table."""
     keys, faults = configured_keys(table), []
     retention = {item.name: keys.pop(item.name) for item in fields(RetentionConfig) if item.name in keys}
     scale_frames = keys.get("scale_frames", default.scale_frames)
@@ -120,7 +120,7 @@ def resolve_stream(
 def resolve_camera(
     table: CameraTable, path: KeyPath, stream: StreamConfig, environment: Mapping[str, str]
 ) -> tuple[CameraConfig, tuple[KeyFault, ...]]:
-    """Resolve one `[[camera]]`; `stream` is the one that it inherits from `[stream]`."""
+    """Resolve one `[[camera]]`; `stream` has the settings of `[stream]`, which the camera inherits."""
     source, faults = table.source.get_secret_value(), []
     try:
         source = _resolve_source(source, environment)

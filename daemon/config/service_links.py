@@ -1,7 +1,7 @@
-"""Recognises variables with the prefix of this program that Kubernetes and Docker links set for a service of its name.
+"""Recognises `RETINAD_` variables that Kubernetes or Docker set for a service named retinad: they are not overrides.
 
 Beside a Service `retinad` or `retinad-x`, every container of the namespace has variables such as `RETINAD_PORT` and
-`RETINAD_X_SERVICE_HOST`. None of them has the `__` of every key of the config.
+`RETINAD_X_SERVICE_HOST`. None of them contains `__`, as every variable that overrides a config key does.
 """
 
 import re

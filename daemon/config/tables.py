@@ -1,6 +1,6 @@
 """The tables of the config file as pydantic models: keys, types and ranges. Used only while a config is loaded.
 
-A key that is not set keeps the default of the dataclass that it ends up in, so that no default is written twice.
+Defaults are not repeated here: a key that is not set keeps the default of the pipeline's dataclass.
 """
 
 from collections.abc import Mapping

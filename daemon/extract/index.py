@@ -1,4 +1,5 @@
-"""The index of an extracted recording, `index.json`: the contents of the shards, the settings, and where to resume."""
+"""The index of an extracted recording, `index.json`: the contents of its feature files (shards), the settings, and
+where to resume."""
 
 import math
 from dataclasses import dataclass, replace
@@ -119,7 +120,8 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A checkpoint. The file `state` holds the stream's state before the frame with number `source_seq`."""
+    """A checkpoint, from which a stopped job resumes. The file `state` holds the stream's state before frame
+    `source_seq`."""
 
     source_seq: int
     state: str

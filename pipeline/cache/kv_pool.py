@@ -81,11 +81,17 @@ class KVCachePool:
     Args:
         shape: what determines each stream's memory.
         limit_bytes: maximum total size of the buffers; None for as much as the device has.
+        beside: another pool, with which this one shares the limit; it must be given its limit itself.
     """
 
-    def __init__(self, shape: PoolShape, limit_bytes: int | None = None) -> None:
+    def __init__(
+        self, shape: PoolShape, limit_bytes: int | None = None, beside: "KVCachePool | None" = None
+    ) -> None:
         self.shape = shape
         self._limit_bytes = limit_bytes
+        self._beside = beside
+        if beside is not None:
+            beside._beside = self
         self._spans = SpanAllocator()
         self._buffers = [self._empty(0) for _ in range(shape.layers)]
         self.states = RecurrentStatePool(shape.states)
@@ -214,6 +220,8 @@ class KVCachePool:
         fits = self._spans.can_allocate(page_tokens, pages)
         spans = self._spans if fits else self._spans.packed(self._next_owner, page_tokens, pages)
         needed = spans.capacity * self.shape.token_bytes + self.states.nbytes_with_another
+        if self._beside is not None:
+            needed += self._beside.nbytes
         return None if needed <= self._limit_bytes else self._no_room(layout)
 
     def _no_room(self, layout: CacheLayout) -> str:

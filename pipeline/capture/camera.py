@@ -27,7 +27,7 @@ from .stream_epoch import StreamEpoch
 __all__ = ["Camera", "CameraState", "CameraStatus"]
 
 _FREE_STARTS = 3
-"""Up to this number of failures in a row, a camera's lost process is replaced without waiting for the budget."""
+"""Number of failures in a row up to which a camera's lost capture process is replaced without an additional wait."""
 
 
 class Camera:

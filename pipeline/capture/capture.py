@@ -28,7 +28,8 @@ GOODBYE_S = 0.8
 (TEARDOWN).
 """
 GRACE_S = 0.25
-"""Seconds by which the process's own timeouts are shorter: they report a reason, and the process can be kept."""
+"""Seconds by which the timeouts inside the capture process are shorter than those of the service: if they expire first,
+the process reports a reason and can be kept."""
 _LINES_KEPT = 20
 _MOST_OPENINGS = 100
 """Maximum number of times that one process opens its source, so that library leaks do not add up over months."""

@@ -5,19 +5,18 @@ The engine runs a list of heads in every forward pass, whether plain, fused, or 
 buffer is copied to the host as soon as the head is done, while the device computes the next layers. The published
 arrays are views of that copy, which is never overwritten.
 
-To add an output, say depth:
+To add an output, say normals:
 
 1. `frames.OutputKind`: add a member for the kind of its numbers.
-2. Write a module in this folder with a class that implements `OutputHead`; `token_outputs.TokenHead` is an example.
-   Whatever it reads besides tokens (images, its weights) becomes a field of `HeadInputs`, an argument of
-   `OutputHeads.gather`, which `model_runner` (plain) and `cuda_graphs` (fused, captured) call.
-3. `heads.make_heads`: append the head if the config asks for it. A head that is not in the list costs nothing.
+2. Write a module in this folder with a class that implements `OutputHead`; `map_outputs.DepthOutput` is an example.
+   Whatever it reads besides tokens becomes a field of `HeadInputs`, an argument of `OutputHeads.gather`, which
+   `model_runner` (plain) and `cuda_graphs` (fused, captured) call. Its weights are a head of `model.network.Network`.
+3. `heads.make_heads`: append the head if `outputs` has the kind. A head that no frame wants costs nothing.
 4. `config.ModelConfig.deepest_layer`: include the layers that it reads, since blocks run up to there.
-5. `config.OutputConfig` and the daemon's `config/tables.py`: add the key that asks for it.
 
-Nothing else needs a change: host copies, the check for non-finite numbers, the publisher, `extract` and
-`check --memory` use the declared outputs. Only if messages are to say more about the output than its name, shape and
-number format, `publish/encode.py` must be extended.
+Nothing else needs a change: host copies, the publisher, `extract` and `check --memory` use the declared outputs. Only
+if messages are to say more about the output than its name, shape and number format, `publish/encode.py` must be
+extended.
 """
 
 import math
@@ -28,7 +27,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..frames import Numbers, Output, OutputTensor
+from ..frames import Numbers, Output, OutputKind, OutputTensor
+from ..model.camera_head import PoseMemory
 from ..model.devices import torch_dtype
 from ..model.network import LayerOutput
 from .host_copy import DeviceBuffer
@@ -38,34 +38,40 @@ KEPT_SHAPES = 64
 """Number of token shapes whose buffer layouts are cached."""
 
 
+Wanted = tuple[frozenset[OutputKind], ...]
+"""For each frame of a forward pass, the kinds of outputs to compute."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadInputs:
-    """The tokens of one forward pass that a head reads.
+    """What a head reads in one forward pass.
 
     Attributes:
         layers: tokens of the layers that the head reads, in the order of `OutputHead.layers`: float32 [F, P, C] each.
         shape: the token shape of each frame.
+        poses: the pose memory of the frames for which poses are computed, or None if there are none.
     """
 
     layers: tuple[LayerOutput, ...]
     shape: TokenShape
+    poses: PoseMemory | None = None
 
 
 class OutputHead(Protocol):
     """Makes outputs from the tokens of a forward pass. A head keeps no state from one pass to the next."""
 
     @property
-    def layers(self) -> tuple[int, ...]:
-        """Layer pairs that the head reads, ascending, at least one. It runs as soon as the last of them is done."""
+    def kind(self) -> OutputKind:
+        """The kind of the head's outputs. The head runs for the frames for which this kind is wanted."""
 
     @property
-    def checks_finite(self) -> bool:
-        """Whether `gather` reports which frames are finite. A head that reads the deepest layer must."""
+    def layers(self) -> tuple[int, ...]:
+        """Layer pairs that the head reads, ascending, at least one. It runs as soon as the last of them is done."""
 
     def outputs(self, shape: TokenShape) -> tuple[Output, ...]:
         """The head's outputs for a frame with these tokens, in published order; all have the same number format."""
 
-    def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> Tensor | None:
+    def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> None:
         """Compute the outputs of all frames.
 
         This method may run while a CUDA graph is captured. So it must not wait for the device, and no shape may depend
@@ -75,9 +81,6 @@ class OutputHead(Protocol):
             inputs: the tokens to read; they must not be changed, and are valid only during the call.
             targets: where to write each output, [F, *shape] in the output's number format. Numbers too large for
                 float16 become inf.
-
-        Returns:
-            bool [F], whether all numbers computed for a frame are finite; None if `checks_finite` is false.
         """
 
 
@@ -86,8 +89,8 @@ class StepTensors:
     """The outputs of a forward pass, on the host.
 
     Attributes:
-        tensors: published tensors of each frame.
-        finite: whether the numbers of each frame are finite, according to all heads that check.
+        tensors: the wanted tensors of each frame.
+        finite: whether all tokens of the deepest layer are finite, for each frame.
     """
 
     tensors: tuple[tuple[OutputTensor, ...], ...]
@@ -104,8 +107,7 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    # A frame's row in a head's buffer: the outputs side by side, and then, if the head checks for finite numbers, one
-    # number with the result of the check.
+    # A frame's row in a head's buffer: the outputs side by side.
     slots: tuple[_Slot, ...]
     dtype: torch.dtype
     width: int
@@ -114,67 +116,85 @@ class _Row:
 class OutputHeads:
     """The heads of a model, in the order in which their outputs are published.
 
+    Besides the outputs, a forward pass returns which frames are finite. Only the deepest layer is checked, because
+    non-finite numbers of earlier layers spread to it.
+
     Args:
-        heads: at least one head. One of the heads that read the deepest layer must check for non-finite numbers.
+        heads: at least one head.
 
     Attributes:
         layers: all layer pairs that at least one head reads, ascending.
-
-    Raises:
-        ValueError: no head checks the deepest layer, so non-finite numbers would go unnoticed.
     """
 
     def __init__(self, heads: Sequence[OutputHead]) -> None:
         self._heads = tuple(heads)
         self._kept_rows: dict[TokenShape, tuple[_Row, ...]] = {}
         self.layers = tuple(sorted({layer for head in heads for layer in head.layers}))
-        if not any(head.checks_finite and head.layers[-1] == self.layers[-1] for head in heads):
-            raise ValueError(f"no output checks whether the numbers of layer {self.layers[-1]} are finite")
 
     def outputs(self, shape: TokenShape) -> tuple[Output, ...]:
         """All outputs of a frame with these tokens."""
         return tuple(output for head in self._heads for output in head.outputs(shape))
 
-    def gather(self, layers: Iterable[LayerOutput], shape: TokenShape) -> tuple[DeviceBuffer, ...]:
+    def gather(
+        self,
+        layers: Iterable[LayerOutput],
+        shape: TokenShape,
+        wanted: Wanted,
+        poses: PoseMemory | None = None,
+    ) -> tuple[DeviceBuffer, ...]:
         """Run each head as soon as the layers that it reads are done. Does not wait for the device.
 
         Args:
             layers: tokens of the layer pairs in `self.layers`, in this order, each valid until the next is asked for.
             shape: the token shape of each frame.
+            wanted: what to compute for each frame.
+            poses: the pose memory of the frames that want poses, or None if none does.
 
         Returns:
-            one buffer per head.
+            one buffer per head that runs, then one that says which frames are finite.
         """
-        rows = self._rows(shape)
+        runs = self._runs(shape, wanted)
         buffers: dict[int, DeviceBuffer] = {}
         kept: dict[int, LayerOutput] = {}
+        finite: DeviceBuffer | None = None
         for layer in layers:
             done = kept | {layer.layer: layer}
-            for number, (head, row) in enumerate(zip(self._heads, rows, strict=True)):
+            for number, (head, row, frames) in enumerate(runs):
                 if head.layers[-1] == layer.layer:
-                    buffers[number] = _run(head, HeadInputs(tuple(done[index] for index in head.layers), shape), row)
-            if any(layer.layer in head.layers[:-1] for head in self._heads):
+                    read = tuple(_chosen(done[index], frames, len(wanted)) for index in head.layers)
+                    buffers[number] = _run(head, HeadInputs(read, shape, poses), row)
+            if layer.layer == self.layers[-1]:
+                finite = DeviceBuffer.of(layer.parts[-1].isfinite().flatten(1).all(1))
+            elif any(layer.layer in head.layers[:-1] for head, _, _ in runs):
                 kept[layer.layer] = _copied(layer)
-        return tuple(buffers[number] for number in range(len(rows)))
+        assert finite is not None, "all layers up to the deepest were given"
+        return *(buffers[number] for number in range(len(runs))), finite
 
-    def unpack(self, buffers: Sequence[Tensor], shape: TokenShape) -> StepTensors:
+    def unpack(self, buffers: Sequence[Tensor], shape: TokenShape, wanted: Wanted) -> StepTensors:
         """Split buffers into the tensors of each frame, which are views of the buffers.
 
         Args:
             buffers: copies on the host of the buffers that `gather` returned; never to be overwritten.
-            shape: the token shape that was passed to `gather`.
+            shape, wanted: as passed to `gather`.
         """
-        rows = [(row, _as_numpy(buffer)) for row, buffer in zip(self._rows(shape), buffers, strict=True)]
-        checks = [array[:, -1] for head, (_, array) in zip(self._heads, rows, strict=True) if head.checks_finite]
-        tensors = (
-            tuple(
-                OutputTensor(slot.output, array[frame, slot.start : slot.stop].reshape(slot.output.shape))
-                for row, array in rows
-                for slot in row.slots
-            )
-            for frame in range(len(buffers[0]))
-        )
-        return StepTensors(tuple(tensors), tuple(map(all, zip(*checks, strict=True))))
+        tensors: list[list[OutputTensor]] = [[] for _ in wanted]
+        *arrays, finite = map(_as_numpy, buffers)
+        for (_, row, frames), array in zip(self._runs(shape, wanted), arrays, strict=True):
+            for index, frame in enumerate(frames):
+                tensors[frame] += (
+                    OutputTensor(slot.output, array[index, slot.start : slot.stop].reshape(slot.output.shape))
+                    for slot in row.slots
+                )
+        return StepTensors(tuple(map(tuple, tensors)), tuple(map(bool, finite)))
+
+    def _runs(self, shape: TokenShape, wanted: Wanted) -> list[tuple[OutputHead, _Row, tuple[int, ...]]]:
+        # The heads that run, their rows, and the numbers of the frames for which they run.
+        runs = []
+        for head, row in zip(self._heads, self._rows(shape), strict=True):
+            frames = tuple(number for number, kinds in enumerate(wanted) if head.kind in kinds)
+            if frames:
+                runs.append((head, row, frames))
+        return runs
 
     def _rows(self, shape: TokenShape) -> tuple[_Row, ...]:
         rows = self._kept_rows.get(shape)
@@ -188,10 +208,19 @@ class OutputHeads:
 def _run(head: OutputHead, inputs: HeadInputs, row: _Row) -> DeviceBuffer:
     tokens = inputs.layers[-1].frame
     numbers = tokens.new_empty((len(tokens), row.width), dtype=row.dtype)
-    finite = head.gather(inputs, [numbers[:, s.start : s.stop].view(-1, *s.output.shape) for s in row.slots])
-    if finite is not None:
-        numbers[:, -1] = finite
+    head.gather(inputs, [numbers[:, s.start : s.stop].view(-1, *s.output.shape) for s in row.slots])
     return DeviceBuffer.of(numbers)
+
+
+def _chosen(layer: LayerOutput, frames: tuple[int, ...], count: int) -> LayerOutput:
+    # The tokens of these frames; `frames` are ascending.
+    if len(frames) == count:
+        return layer
+    if frames == tuple(range(frames[0], frames[-1] + 1)):
+        chosen = slice(frames[0], frames[-1] + 1)
+        return LayerOutput(layer.layer, layer.frame[chosen], None if layer.across is None else layer.across[chosen])
+    parts = [torch.stack([part[frame] for frame in frames]) for part in layer.parts]
+    return LayerOutput(layer.layer, parts[0], parts[1] if len(parts) > 1 else None)
 
 
 def _row(head: OutputHead, shape: TokenShape) -> _Row:
@@ -202,7 +231,7 @@ def _row(head: OutputHead, shape: TokenShape) -> _Row:
         slots.append(_Slot(output, start, stop))
         start = stop
     (dtype,) = {slot.output.dtype for slot in slots}
-    return _Row(tuple(slots), torch_dtype(dtype), start + head.checks_finite)
+    return _Row(tuple(slots), torch_dtype(dtype), start)
 
 
 def _copied(layer: LayerOutput) -> LayerOutput:
@@ -211,6 +240,6 @@ def _copied(layer: LayerOutput) -> LayerOutput:
 
 
 def _as_numpy(host: Tensor) -> Numbers:
-    # numpy has no bfloat16, so the raw bits are returned as uint16. In a column of checks, any bits but zero mean true.
+    # numpy has no bfloat16, so the raw bits are returned as uint16.
     array: Numbers = (host.view(torch.uint16) if host.dtype is torch.bfloat16 else host).numpy()
     return array

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..config import OutputConfig
-from ..frames import TokenGroup, TokenOutput
+from ..frames import OutputKind, TokenGroup, TokenOutput
 from .outputs import HeadInputs
 from .token_shape import TokenShape
 
@@ -21,13 +21,15 @@ class TokenHead:
     Attributes:
         layer: 0-based index of the layer pair.
         config: which groups are published, and in which number format.
-        checks_finite: whether to check all tokens of the layer, published or not, for non-finite numbers. Only the
-            deepest layer needs the check, because non-finite numbers of earlier layers spread to it.
     """
 
     layer: int
     config: OutputConfig
-    checks_finite: bool
+
+    @property
+    def kind(self) -> OutputKind:
+        """Features."""
+        return OutputKind.FEATURES
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -44,14 +46,13 @@ class TokenHead:
             for group in self.config.tokens
         )
 
-    def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> Tensor | None:
+    def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> None:
         """See `OutputHead.gather`."""
         (layer,), shape = inputs.layers, inputs.shape
         for group, target in zip(self.config.tokens, targets, strict=True):
             parts = target.view(*target.shape[:-1], shape.parts, shape.channels)
             for part, tokens in enumerate(layer.parts):
                 parts[..., part, :] = _group(tokens, group, shape, self.config.pool)
-        return layer.parts[-1].isfinite().flatten(1).all(1) if self.checks_finite else None
 
 
 def _group(tokens: Tensor, group: TokenGroup, shape: TokenShape, pool: int) -> Tensor:

@@ -47,7 +47,9 @@ def blank_model(config: ModelConfig) -> Network:
     """
     build = builder_for(config.name)
     with torch.device("meta"):
-        return build(config.network, torch_dtype(config.dtype))
+        model = build(config.network, torch_dtype(config.dtype))
+        model.add_heads(config.outputs)
+    return model
 
 
 def random_weights(model: Network, seed: int) -> Iterator[tuple[str, Tensor]]:

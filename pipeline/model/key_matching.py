@@ -1,7 +1,8 @@
 """Matches the weights in a file with the network's, key by key. If any key differs, the error names the differences."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -17,7 +18,7 @@ BACKBONE = "patch_embed."
 """Prefix of the backbone's keys."""
 
 HEADS = ("camera_head.", "depth_head.", "point_head.")
-"""Prefixes of keys of a full checkpoint that the network does not use."""
+"""Prefixes of the heads' keys in a full checkpoint. Heads that the network does not have are skipped."""
 
 MAX_NAMED_KEYS = 10
 """Maximum number of keys that an error message lists."""
@@ -55,7 +56,11 @@ def checkpoint_weights(model: Network, path: Path) -> Iterator[tuple[str, Tensor
 
 def match_checkpoint(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> MatchedKeys:
     """Match the tensors of the file at `path` with a whole network's state dict; the errors of `checkpoint_weights`."""
-    matched = _match(wanted, tensors, _network_keys)
+    matched = _match(wanted, tensors, partial(_network_keys, heads=_heads(wanted)))
+    absent = [head for head in _heads(wanted) if not any(name.startswith(head) for name in matched.found)]
+    missing = [name for name in wanted if name not in matched.found]
+    if absent and all(name.startswith(tuple(absent)) for name in missing):
+        raise CheckpointError(_without_heads(path, absent))
     _check_keys(path, wanted, matched, hint_for_checkpoint(wanted, matched.found))
     return matched
 
@@ -109,10 +114,23 @@ def _common_prefixes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
         yield prefix
 
 
-def _network_keys(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _heads(names: Iterable[str]) -> tuple[str, ...]:
+    names = tuple(names)
+    return tuple(head for head in HEADS if any(name.startswith(head) for name in names))
+
+
+def _without_heads(path: Path, heads: Sequence[str]) -> str:
+    words = {"camera_head.": "pose", "depth_head.": "depth", "point_head.": "points"}
+    named = " and ".join(f"no {head}* tensors, which the output {words[head]!r} needs" for head in heads)
+    instead = "; clients compute points from depth and pose" if "point_head." in heads else ""
+    return f"checkpoint {path} has {named}: remove it from model.outputs{instead}"
+
+
+def _network_keys(tensors: Mapping[str, Tensor], heads: tuple[str, ...]) -> dict[str, Tensor]:
     is_full = any(name.startswith(AGGREGATOR) for name in tensors)
     prefix = AGGREGATOR if is_full else ""
-    own = {name.removeprefix(prefix): value for name, value in tensors.items() if not name.startswith(HEADS)}
+    skipped = tuple(head for head in HEADS if head not in heads)
+    own = {name.removeprefix(prefix): value for name, value in tensors.items() if not name.startswith(skipped)}
     unused = {BACKBONE + key for backbone in BACKBONES.values() if backbone.release for key in backbone.release.unused}
     return {name: value for name, value in own.items() if name not in unused}
 

@@ -1,11 +1,15 @@
 """The interface of the networks that the engine runs."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from ..config import NetworkConfig
+from ..frames import OutputKind
 from .attention import CacheStep
+from .camera_head import CameraHead
+from .dense_head import DenseHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,38 @@ class LayerOutput:
 class Network(nn.Module):
     """Base class of the networks. A network holds only weights; the streams' caches are passed to each step.
 
+    The heads are named as in released checkpoints. A head that no output needs is None.
+
     Attributes:
         network: the network's shape.
+        camera_head: estimates poses.
+        depth_head: predicts depth.
+        point_head: predicts points.
     """
 
     network: NetworkConfig
+    camera_head: CameraHead | None
+    depth_head: DenseHead | None
+    point_head: DenseHead | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.camera_head = self.depth_head = self.point_head = None
+
+    def add_heads(self, outputs: Collection[OutputKind]) -> None:
+        """Add the heads that these outputs need.
+
+        Raises:
+            ValueError: the network cannot have such a head.
+        """
+        network = self.network
+        channels = 2 * network.channels
+        if OutputKind.POSE in outputs:
+            self.camera_head = CameraHead(channels, network.camera_head)
+        if OutputKind.DEPTH in outputs:
+            self.depth_head = DenseHead(channels, 1, network.dense_head)
+        if OutputKind.POINTS in outputs:
+            self.point_head = DenseHead(channels, 3, network.dense_head)
 
     def forward(
         self, images: Tensor, numbers: FrameNumbers, step: CacheStep, layers: tuple[int, ...]

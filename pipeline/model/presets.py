@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..config import NetworkConfig, StreamConfig
+from ..config import CameraHeadConfig, DenseHeadConfig, NetworkConfig, StreamConfig
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +57,14 @@ class Preset:
 
 TINY = Preset(
     name="tiny",
-    network=NetworkConfig(channels=256, heads=4, depth=4, patch_embed="conv"),
+    network=NetworkConfig(
+        channels=256,
+        heads=4,
+        depth=4,
+        patch_embed="conv",
+        camera_head=CameraHeadConfig(heads=8, blocks=2, rounds=2),
+        dense_head=DenseHeadConfig(layers=(0, 1, 2, 3), features=32, channels=(32, 64, 64, 64)),
+    ),
     image_width=224,
     stream=StreamConfig(scale_frames=4, window=8, history_frames=64),
     layers=(0, 1, 2, 3),

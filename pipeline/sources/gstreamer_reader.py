@@ -13,7 +13,8 @@ def open_pipeline(pipeline: str) -> "PipelineReader":
     """Open a pipeline.
 
     Raises:
-        SourceError: `CODEC`; GStreamer prints the real reason on standard error only.
+        SourceError: the pipeline cannot be opened (fault `CODEC`). GStreamer prints the real reason on standard error
+            only.
     """
     return PipelineReader(VideoCapture(pipeline, CaptureBackend.GSTREAMER, {}, _NAME, SourceFault.CODEC, _GUESS))
 

@@ -71,5 +71,5 @@ class SourceKind:
 
 
 def unreadable(message: str) -> SourceError:
-    """The error of a source that cannot be read as written."""
+    """Make the error for a source text that cannot be read as written."""
     return SourceError(SourceFault.UNREADABLE, message)

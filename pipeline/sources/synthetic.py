@@ -20,8 +20,8 @@ class SyntheticSpec(SourceSpec):
     """The built-in scene.
 
     Attributes:
-        width: pixels.
-        height: pixels.
+        width: width of a frame in pixels.
+        height: height of a frame in pixels.
         fps: frames per second in live mode.
         seed: seed of the texture and the camera's path.
         frames: number of frames until the scene ends, or 0 for no end.

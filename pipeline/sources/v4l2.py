@@ -23,7 +23,7 @@ def open_device(path: str, config: CameraConfig) -> "DeviceReader":
     """Open a device. A link (`/dev/v4l/by-id/...`) is resolved again each time: replugging changes device numbers.
 
     Raises:
-        SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`.
+        SourceError: the device cannot be used (fault `MISSING`, `PERMISSION` or `UNREADABLE`); the message says why.
     """
     opencv.set_device_timeout(config.stall_timeout_s)
     target = os.path.realpath(path)
@@ -91,7 +91,7 @@ def check_device(path: str, target: str) -> None:
     """Open and close a device file to find out why it cannot be opened or read, which OpenCV does not report.
 
     Raises:
-        SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`.
+        SourceError: the device cannot be used (fault `MISSING`, `PERMISSION` or `UNREADABLE`); the message says why.
     """
     try:
         os.close(os.open(target, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))

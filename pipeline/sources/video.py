@@ -46,7 +46,7 @@ def open_file(path: str, config: CameraConfig) -> "VideoReader":
     """Open a video file by its literal name: `%`, `#` and spaces have no special meaning.
 
     Raises:
-        SourceError: `UNREADABLE`, `PERMISSION`, `MISSING`.
+        SourceError: the file cannot be read (fault `UNREADABLE`, `PERMISSION` or `MISSING`); the message says why.
     """
     _check_file(path)
     guess = "it contains no video, or none in a format that this build of FFmpeg supports"
@@ -66,7 +66,7 @@ def open_stream(url: str, config: CameraConfig) -> "VideoReader":
     """Open a network stream.
 
     Raises:
-        SourceError: `CODEC`; FFmpeg prints the real reason on standard error only.
+        SourceError: the stream cannot be opened (fault `CODEC`). FFmpeg prints the real reason on standard error only.
     """
     opencv.set_rtsp_transport(config.transport)
     return _open(url, config, redact_url(url), SourceFault.CODEC, "its response is not a stream that FFmpeg supports")

@@ -81,7 +81,7 @@ def open_images(url: str, config: CameraConfig) -> Reader | None:
 
 
 class MultipartReader:
-    """An open multipart stream: an endless one, whose end is a failure.
+    """An open multipart stream. Such a stream never ends by design, so its end counts as a failure.
 
     Args:
         client: the connection, closed with the reader.
@@ -176,7 +176,7 @@ class MultipartReader:
 
 
 class SnapshotReader:
-    """An address that answers each request with one image. In lossless mode it is a file of one image.
+    """An address that answers each request with one image. In lossless mode, it counts as a file with one image.
 
     Args:
         client: the connection, which is kept between polls; closed with the reader.
