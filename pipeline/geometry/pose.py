@@ -64,5 +64,5 @@ def intrinsics(encoding: npt.ArrayLike, width: int, height: int) -> Floats | Non
 
 
 def source_intrinsics(model: Floats, to_source: npt.ArrayLike) -> Floats:
-    """K [3, 3] of the source's picture, from K of the model's and the affine map [2, 3] from its pixels to the source."""
+    """K [3, 3] of the source, from K of the model and the affine map [2, 3] of pixels, centres at whole numbers."""
     return np.vstack([np.asarray(to_source, np.float64), [0, 0, 1]]) @ model
