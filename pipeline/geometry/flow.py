@@ -14,7 +14,7 @@ def mean_flow(depth: npt.NDArray[np.float32], k: Floats, new: Floats, old: Float
     no pixel counts.
     """
     grid = (slice(None, None, stride), slice(None, None, stride))
-    v, u = (index[grid] for index in np.indices(depth.shape))
+    v, u = np.indices(depth.shape)[:, ::stride, ::stride]
     scaled = k.copy()
     scaled[:2] /= stride
     seen = (unproject(depth[grid], scaled, new).astype(np.float64) - old[:, 3]) @ old[:, :3]
