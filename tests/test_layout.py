@@ -33,7 +33,7 @@ LEVELS = (
     {"kernels.attention", "kernels.fused", "kernels.kda"},
     {"client"},
     {"pipeline"},
-    {"pipeline.files", "pipeline.sources"},
+    {"pipeline.files", "pipeline.geometry", "pipeline.sources"},
     {"pipeline.capture", "pipeline.model", "pipeline.publish"},
     {"pipeline.cache"},
     {"pipeline.cache.backends"},

@@ -1,0 +1,1 @@
+"""Poses, intrinsics and similarities, in numpy."""
