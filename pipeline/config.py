@@ -125,6 +125,7 @@ class CameraConfig:
         enabled: whether the service opens the camera.
         crop: left column, top row, width and height, in pixels, of the part of each frame that is used; None to use the
             whole frame.
+        outputs: the kinds of outputs that are published, all among the model's; None for all of the model's.
     """
 
     name: str
@@ -143,6 +144,7 @@ class CameraConfig:
     stream: StreamConfig = StreamConfig()
     enabled: bool = True
     crop: tuple[int, int, int, int] | None = None
+    outputs: tuple[OutputKind, ...] | None = None
 
     @property
     def frames_per_step(self) -> int:

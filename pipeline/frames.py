@@ -223,6 +223,44 @@ class Context:
     forgotten_frames: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How an epoch's frame of reference maps to that of the stream's first epoch: x_first = scale R x_epoch + t.
+
+    Attributes:
+        scale: size of the epoch's unit, in units of the first epoch.
+        rotation: R as a unit quaternion x y z w.
+        translation: t, in units of the first epoch.
+        residual: median distance between the camera centres of the frames that both epochs share, after the
+            alignment, as a fraction of their median depth. None for the first epoch.
+        rotation_residual_degrees: median angle between the shared frames' rotations, after the alignment.
+        reason: why the alignment should not be trusted; None if it is good.
+    """
+
+    scale: float = 1.0
+    rotation: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 1.0)
+    translation: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    residual: float | None = None
+    rotation_residual_degrees: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What the numbers of poses, depths and points mean.
+
+    Attributes:
+        alignment: maps the epoch's frame of reference to that of the stream's first epoch, in which poses, depths and
+            points are published. The pose encoding stays in the epoch's own.
+        unit: name of the unit of length: `stream` for the unknown, but constant, unit of the stream.
+        map_stride: a map's pixel (column, row) is the pixel (map_stride column, map_stride row) of the model's image.
+    """
+
+    alignment: Alignment = Alignment()
+    unit: str = "stream"
+    map_stride: int = 1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
     """The model's outputs for one frame.
@@ -240,6 +278,7 @@ class Features:
         tensors: the outputs, in the order in which they are published.
         latency_us: microseconds by stage: `queue` (capture to the start of the step), `preprocess`, `model`.
         context: how much of the memory the frame attended to; None where no block attends across frames.
+        geometry: what poses, depths and points mean; None if the record has none of them.
     """
 
     stamp: FrameStamp
@@ -253,6 +292,7 @@ class Features:
     tensors: tuple[OutputTensor, ...]
     latency_us: Mapping[str, int] = field(default_factory=dict)
     context: Context | None = None
+    geometry: Geometry | None = None
 
 
 @dataclass(frozen=True, slots=True)
