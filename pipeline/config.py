@@ -279,11 +279,11 @@ class ModelConfig:
         execution: how the network runs: `plain` with PyTorch modules; `fused` with fused kernels, which needs `triton`
             as the attention backend; `captured` with fused kernels in CUDA graphs; `auto` in the fastest possible way.
         flashinfer_kernels: FlashInfer's kernels; `auto` is fa3 on Hopper, else fa2.
-        outputs: the kinds of outputs that can be published, at least one. Each camera publishes some of them.
         output: which features of each frame are published, if `outputs` has features; and the form of depth and points.
         max_batch: maximum number of frames in one step.
         max_streams: maximum number of open streams.
         step_timeout_s: seconds after which a step counts as hung and the process ends.
+        outputs: the kinds of outputs that can be published, at least one. Each camera publishes some of them.
     """
 
     name: str = "lingbot-map"
@@ -298,11 +298,11 @@ class ModelConfig:
     attention: AttentionName = "auto"
     execution: ExecutionName = "auto"
     flashinfer_kernels: Literal["auto"] | FlashInferKernels = "auto"
-    outputs: tuple[OutputKind, ...] = (OutputKind.FEATURES,)
     output: OutputConfig = OutputConfig()
     max_batch: int = 8
     max_streams: int = 64
     step_timeout_s: float = 20.0
+    outputs: tuple[OutputKind, ...] = (OutputKind.FEATURES,)
 
     def __post_init__(self) -> None:
         if self.checkpoint is not None and self.backbone_checkpoint is not None:

@@ -46,6 +46,10 @@ class OutputKind(StrEnum):
     """The world coordinates of each pixel's surface."""
 
 
+MAP_KINDS = frozenset((OutputKind.DEPTH, OutputKind.POINTS))
+"""The kinds of outputs that have a number per pixel. They may be computed for some of the frames only."""
+
+
 class TokenGroup(StrEnum):
     """Groups of a frame's tokens that can be published."""
 

@@ -84,9 +84,7 @@ class KVCachePool:
         beside: another pool, with which this one shares the limit; it must be given its limit itself.
     """
 
-    def __init__(
-        self, shape: PoolShape, limit_bytes: int | None = None, beside: "KVCachePool | None" = None
-    ) -> None:
+    def __init__(self, shape: PoolShape, limit_bytes: int | None = None, beside: "KVCachePool | None" = None) -> None:
         self.shape = shape
         self._limit_bytes = limit_bytes
         self._beside = beside

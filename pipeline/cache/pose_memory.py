@@ -73,6 +73,10 @@ class PoseTables:
         """Start a copy to a device and return it, without waiting until it is done."""
         return PoseTables(*(table.to(device, non_blocking=True) for table in self._all))
 
+    def pinned(self) -> "PoseTables":
+        """A copy in page-locked host memory."""
+        return PoseTables(*(table.pin_memory() for table in self._all))
+
     @property
     def _all(self) -> tuple[Tensor, ...]:
         return self.times, self.slots, self.seen, self.bias
@@ -96,9 +100,7 @@ class PoseStep:
         self._states = tuple(states)
         self._plans = tuple(state.window.plan(count) for state, count in zip(states, frames, strict=True))
         self._frames = [
-            (state.span.start, frame)
-            for state, plan in zip(states, self._plans, strict=True)
-            for frame in plan.frames
+            (state.span.start, frame) for state, plan in zip(states, self._plans, strict=True) for frame in plan.frames
         ]
 
     @property
@@ -125,6 +127,10 @@ class PoseStep:
             bias[row, : len(sight)] = 0
         times = torch.tensor([float(frame.number) for _, frame in self._frames], dtype=torch.float64)
         return PoseTables(times, torch.from_numpy(own), torch.from_numpy(seen), torch.from_numpy(bias))
+
+    def memory(self) -> "PooledPoses":
+        """The memory for a step that is not captured, on the pool's device."""
+        return PooledPoses(self.pool, self.tables().to(self.pool.shape.device))
 
     def commit(self) -> None:
         """Make the step take effect."""

@@ -29,6 +29,13 @@ def pool_shape(config: ModelConfig) -> PoolShape:
     return PoolShape(config.attention_layers, network.heads, delta.head_dim, tokens_dtype, device, states)
 
 
+def pose_pool_shape(config: ModelConfig) -> PoolShape:
+    """The shape of the pool of the camera head's keys and values: always float32."""
+    head, channels = config.network.camera_head, 2 * config.network.channels
+    layers = head.rounds * head.blocks
+    return PoolShape(layers, head.heads, channels // head.heads, torch.float32, torch.device(config.device))
+
+
 def memory_limit(device: torch.device) -> int | None:
     """Device memory in bytes that the streams' caches may use once the weights are loaded; None (no limit) on a CPU."""
     if device.type != "cuda":

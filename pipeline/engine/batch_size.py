@@ -9,6 +9,7 @@ from ..cache.kv_pool import gib
 from ..config import ModelConfig, ResizeMode, StreamConfig
 from ..errors import AdmissionError
 from ..frames import Size
+from ..model.checkpoint import blank_model
 from .admission import memory_limit, pool_shape
 from .heads import make_heads
 from .preprocess import resize_geometry
@@ -78,7 +79,7 @@ def largest_frames_per_step(
 
 def step_bytes(model: ModelConfig, tokens: TokenShape) -> int:
     """Approximate memory in bytes that a step needs per frame, for a block's activations and for the outputs."""
-    heads = make_heads(model)
+    heads = make_heads(model, blank_model(model))
     kept = len(heads.layers) * tokens.parts * 4  # float32 tokens of the layers that are read
     published = sum(output.nbytes for output in heads.outputs(tokens))
     return tokens.tokens * tokens.channels * (BLOCK_BYTES + kept) + published

@@ -6,6 +6,7 @@ It also holds the settings that must match when the stream is restored.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -13,16 +14,17 @@ import torch
 from torch import Tensor
 
 from ..cache.kv_pool import KVCachePool, PoolShape
+from ..cache.pose_memory import pose_layout
 from ..cache.stream_cache import StreamState
 from ..cache.window import CacheLayout, StreamWindow
 from ..config import DType, ModelConfig, NetworkConfig, ResizeMode, StreamConfig
 from ..config_diff import differences
 from ..errors import StateError
 from ..files.state_file import StateFile, open_state_file, write_state_file
-from ..frames import FrameStamp, Size
+from ..frames import FrameStamp, OutputKind, Size
 from ..model.delta_state import new_state
 from .preprocess import ResizeGeometry, resize_geometry
-from .stream import Stream
+from .stream import Stream, allocate_memory
 from .token_shape import TokenShape
 
 SCHEMA = 2
@@ -75,6 +77,7 @@ class Counters:
     reset: bool
     carried: bool
     ended: bool = False  # missing in older files
+    pinned_poses: int = 0  # scale frames in the camera head's memory; missing in older files
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class SavedStream:
         source_size, model_size, grid: sizes of the stream's frames.
         counters: the stream's counters.
         recent: number of images kept for the next epoch.
+        poses: whether the camera head's memory is in the file.
     """
 
     schema: int
@@ -101,6 +105,7 @@ class SavedStream:
     grid: tuple[int, int]
     counters: Counters
     recent: int
+    poses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: fl
     if stream.waiting:
         raise StateError(f"{len(stream.waiting)} frames of camera {stream.camera!r} still wait: flush it first")
     header = msgspec.json.encode(_saved(stream, state.window, Setting(model, stream.config, stream.resize)))
-    tensors = _named(state)
+    tensors = _named(state, stream.poses)
     tensors += [(_image_key(index), levels) for index, levels in enumerate(stream.recent.levels)]
     write_state_file(path, header.decode(), tensors, deadline_s)
 
@@ -128,7 +133,7 @@ def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: fl
 def load_stream(
     stream: Stream,
     model: ModelIdentity,
-    pool: KVCachePool,
+    pools: tuple[KVCachePool, KVCachePool],
     image_width: int,
     path: Path,
     max_age_s: float | None = None,
@@ -153,14 +158,15 @@ def load_stream(
         if max_age_s is not None and age_s > max_age_s:
             raise StateError(f"{path} is {age_s:.0f} s old, expected at most {max_age_s:g} s")
         geometry = _geometry_of(saved, image_width, path)
+        pool, pose_pool = pools
         layout = TokenShape.of(model.network, saved.grid).layout(stream.config)
-        window = _window(saved, layout, path)
-        for name, dtype, extent in _expected(pool.shape, window):
+        window, poses = _window(saved, layout, path), _pose_window(saved, stream, path)
+        for name, dtype, extent in chain(_expected(pool.shape, window), _expected_poses(pose_pool.shape, poses)):
             file.check(name, dtype, extent)
         # Copied to the device before the stream is changed, because the device may have no room for them.
         names, device = [_image_key(index) for index in range(saved.recent)], pool.shape.device
         levels = [file.tensor(name, torch.uint8, _extent(geometry)).to(device) for name in names]
-        _replace(stream, pool, window, file)
+        _replace(stream, pools, window, poses, file)
     _resume(stream, saved, geometry, levels)
     return saved
 
@@ -185,8 +191,10 @@ def _saved(stream: Stream, window: StreamWindow, setting: Setting) -> SavedStrea
             stream.reset,
             stream.state is not None and stream.state.carried,
             stream.ended,
+            0 if stream.poses is None else stream.poses.window.pinned,
         ),
         recent=len(stream.recent),
+        poses=stream.poses is not None,
     )
 
 
@@ -225,18 +233,37 @@ def _window(saved: SavedStream, layout: CacheLayout, path: Path) -> StreamWindow
     return StreamWindow(layout, counters.committed, counters.pinned, counters.later)
 
 
-def _replace(stream: Stream, pool: KVCachePool, window: StreamWindow, file: StateFile) -> None:
+def _pose_window(saved: SavedStream, stream: Stream, path: Path) -> StreamWindow | None:
+    if OutputKind.POSE not in stream.outputs:
+        return None
+    if not saved.poses:
+        raise StateError(f"{path} is for another stream: it holds no memory of poses, which this camera publishes")
+    layout, counters = pose_layout(stream.config), saved.counters
+    if not 1 <= counters.pinned_poses <= min(counters.committed, layout.pinned_pages):
+        raise StateError(f"{path} has inconsistent counters: {counters}")
+    return StreamWindow(layout, counters.committed, counters.pinned_poses, counters.later)
+
+
+def _replace(
+    stream: Stream,
+    pools: tuple[KVCachePool, KVCachePool],
+    window: StreamWindow,
+    poses: StreamWindow | None,
+    file: StateFile,
+) -> None:
     stream.restart()
     stream.waiting.clear()
     if stream.state is None or stream.state.window.layout != window.layout:
-        stream.free()
-        stream.state = StreamState.allocate(pool, StreamWindow(window.layout))
+        allocate_memory(stream, window.layout, pools)
+    assert stream.state is not None, "allocated above"
     try:
         stream.state.window = window
-        for name, target in _named(stream.state):
+        if stream.poses is not None and poses is not None:
+            stream.poses.window = poses
+        for name, target in _named(stream.state, stream.poses):
             target.copy_(file.tensor(name, target.dtype, target.shape))
     except BaseException:
-        stream.state.reset()
+        stream.restart()
         raise
 
 
@@ -255,7 +282,7 @@ def _extent(geometry: ResizeGeometry) -> tuple[int, int, int]:
     return 3, height, width
 
 
-def _named(state: StreamState) -> list[tuple[str, Tensor]]:
+def _named(state: StreamState, poses: StreamState | None) -> list[tuple[str, Tensor]]:
     # Names and views of everything that later steps can read.
     shape = state.pool.shape
     named = [
@@ -263,6 +290,9 @@ def _named(state: StreamState) -> list[tuple[str, Tensor]]:
     ]
     for index in range(shape.states.layers):
         named += [(_state(index, number), part) for number, part in enumerate(state.states(index))]
+    if poses is not None:
+        for index in range(poses.pool.shape.layers):
+            named += [(_poses(index, number), part) for number, part in enumerate(poses.kept(index))]
     return named
 
 
@@ -274,6 +304,19 @@ def _expected(shape: PoolShape, window: StreamWindow) -> Iterator[tuple[str, tor
     for number, tensor in enumerate(new_state(shape.states.config, 1, shape.states.dtype, META).tensors):
         for index in range(shape.states.layers):
             yield _state(index, number), tensor.dtype, tuple(tensor.shape[1:])
+
+
+def _expected_poses(
+    shape: PoolShape, window: StreamWindow | None
+) -> Iterator[tuple[str, torch.dtype, tuple[int, ...]]]:
+    if window is not None:
+        for index in range(shape.layers):
+            for number, (start, stop) in enumerate(window.kept):
+                yield _poses(index, number), shape.dtype, (2, stop - start, shape.heads, shape.head_dim)
+
+
+def _poses(index: int, part: int) -> str:
+    return f"poses.{index}.{part}"
 
 
 def _tokens(index: int, part: int) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..cache.kv_pool import KVCachePool
+from ..cache.pose_memory import PooledPoses, PoseStep, PoseTables
 from ..cache.step import Step
 from ..cache.step_tables import StepTables
 from ..errors import DeviceError
@@ -23,7 +24,7 @@ from ..model.delta_state import Sequences
 from ..model.devices import is_device_failure, is_out_of_memory
 from .fused_model import FusedAggregator, Memory
 from .host_copy import DeviceBuffer
-from .outputs import OutputHeads
+from .outputs import OutputHeads, Wanted
 from .token_shape import TokenShape
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ without one. The number is chosen, not measured."""
 RETRY_RUNS = 1000
 """After a capture that found no room, the number of runs without a graph before the next attempt."""
 
-Kind = tuple[TokenShape, int]
-"""The kind of a step: its frames' token shape, and the number of frames. Steps of one kind share a graph."""
+Kind = tuple[TokenShape, Wanted, int]
+"""The kind of a step: its frames' token shape, what is computed for each frame, and the most poses that a frame sees.
+Steps of one kind share a graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,11 +54,16 @@ class _Graph:
     held: tuple[object, ...]
     images: Tensor
     tables: StepTables
+    poses: PoseTables | None
     output: tuple[DeviceBuffer, ...]
 
-    def replay(self, images: Sequence[Tensor], tables: StepTables) -> tuple[DeviceBuffer, ...]:
+    def replay(
+        self, images: Sequence[Tensor], tables: StepTables, poses: PoseTables | None
+    ) -> tuple[DeviceBuffer, ...]:
         torch.stack(list(images), out=self.images)
         self.tables.flat.copy_(tables.flat, non_blocking=True)
+        if self.poses is not None and poses is not None:
+            self.poses.copy_(poses)
         self.graph.replay()
         return self.output
 
@@ -67,16 +74,26 @@ class CudaGraphRunner:
     Args:
         fused: the network.
         pool: storage of the streams' KV caches.
+        pose_pool: storage of the camera head's KV caches.
         heads: make the published outputs.
         capture: whether to capture graphs.
     """
 
-    def __init__(self, fused: FusedAggregator, pool: KVCachePool, heads: OutputHeads, *, capture: bool) -> None:
+    def __init__(
+        self,
+        fused: FusedAggregator,
+        pool: KVCachePool,
+        pose_pool: KVCachePool,
+        heads: OutputHeads,
+        *,
+        capture: bool,
+    ) -> None:
         self._fused = fused
         self._pool = pool
+        self._pose_pool = pose_pool
         self._heads = heads
         self._capture = capture
-        self._version = pool.version
+        self._version = pool.version, pose_pool.version
         # Runs of each kind without a graph. At most a few hundred kinds: the grids times the numbers of frames.
         self._runs: dict[Kind, int] = {}
         self._graphs: dict[Kind, _Graph] = {}
@@ -89,13 +106,22 @@ class CudaGraphRunner:
         """The captured graphs, least recently used first."""
         return tuple(kept.graph for kept in self._graphs.values())
 
-    def run(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> tuple[DeviceBuffer, ...]:
+    def run(
+        self,
+        images: Sequence[Tensor],
+        step: Step,
+        shape: TokenShape,
+        wanted: Wanted,
+        poses: PoseStep | None,
+    ) -> tuple[DeviceBuffer, ...]:
         """Run one forward pass.
 
         Args:
             images: float32 [3, h, w] each, RGB in [0, 1].
             step: the step, which must still be open.
             shape: the token shape of the frames.
+            wanted: what to compute for each frame.
+            poses: the step of the pose memories, or None if no frame wants a pose.
 
         Returns:
             the buffers of `OutputHeads.gather`, valid until the next call.
@@ -106,8 +132,10 @@ class CudaGraphRunner:
         try:
             tables = self._filled(step, len(images))
             if self._capture and step.single:
-                return self._run_single(images, tables, shape)
-            return self._run(torch.stack(list(images)), tables.to(self._pool.shape.device), step, shape)
+                return self._run_single(images, tables, shape, wanted, poses)
+            memory = None if poses is None else poses.memory()
+            device_tables = tables.to(self._pool.shape.device)
+            return self._run(torch.stack(list(images)), device_tables, step, shape, wanted, memory)
         except BaseException:
             self._host.clear()  # nothing waits for the failed step, whose copy to the device may still read the tables
             raise
@@ -121,41 +149,64 @@ class CudaGraphRunner:
         step.fill(tables)
         return tables
 
-    def _run(self, images: Tensor, tables: StepTables, memory: Memory, shape: TokenShape) -> tuple[DeviceBuffer, ...]:
-        return self._heads.gather(self._fused(images, tables, memory, self._heads.layers), shape)
+    def _run(
+        self,
+        images: Tensor,
+        tables: StepTables,
+        memory: Memory,
+        shape: TokenShape,
+        wanted: Wanted,
+        poses: PooledPoses | None,
+    ) -> tuple[DeviceBuffer, ...]:
+        layers = self._fused(images, tables, memory, self._heads.layers)
+        return self._heads.gather(layers, shape, wanted, poses)
 
-    def _run_single(self, images: Sequence[Tensor], tables: StepTables, shape: TokenShape) -> tuple[DeviceBuffer, ...]:
-        kind = shape, len(images)
-        graph = self._graph(kind, images)
+    def _run_single(
+        self,
+        images: Sequence[Tensor],
+        tables: StepTables,
+        shape: TokenShape,
+        wanted: Wanted,
+        poses: PoseStep | None,
+    ) -> tuple[DeviceBuffer, ...]:
+        device = self._pool.shape.device
+        width = 0 if poses is None else poses.capacity
+        kind = shape, wanted, width
+        pose_tables = None if poses is None else poses.tables(width)
+        if pose_tables is not None and device.type == "cuda":
+            pose_tables = pose_tables.pinned()
+        graph = self._graph(kind, images, pose_tables)
         if graph is not None:
-            return graph.replay(images, tables)
-        device_tables = tables.to(self._pool.shape.device)
+            return graph.replay(images, tables, pose_tables)
+        device_tables = tables.to(device)
         memory = _CapturedMemory(self._pool, device_tables, shape.tokens)
-        output = self._run(torch.stack(list(images)), device_tables, memory, shape)
+        pose_memory = None if pose_tables is None else PooledPoses(self._pose_pool, pose_tables.to(device))
+        output = self._run(torch.stack(list(images)), device_tables, memory, shape, wanted, pose_memory)
         # Counted after everything was launched: a kernel's first launch cannot be captured.
         self._runs[kind] = self._runs.get(kind, 0) + 1
         return output
 
-    def _graph(self, kind: Kind, images: Sequence[Tensor]) -> _Graph | None:
+    def _graph(self, kind: Kind, images: Sequence[Tensor], poses: PoseTables | None) -> _Graph | None:
         # The graph for a kind of step; None to run the step without one.
-        if self._version != self._pool.version:
-            self._version = self._pool.version
+        version = self._pool.version, self._pose_pool.version
+        if self._version != version:
+            self._version = version
             self._graphs.clear()
             self._runs.clear()
         graph = self._graphs.pop(kind, None)
         if graph is None:
             needed = 1 if len(self._graphs) < MOST_GRAPHS else EARNED_RUNS
-            graph = self._new_graph(kind, images) if self._runs.get(kind, 0) >= needed else None
+            graph = self._new_graph(kind, images, poses) if self._runs.get(kind, 0) >= needed else None
         if graph is not None:
             self._graphs[kind] = graph  # now the most recently used one
         return graph
 
-    def _new_graph(self, kind: Kind, images: Sequence[Tensor]) -> _Graph | None:
+    def _new_graph(self, kind: Kind, images: Sequence[Tensor], poses: PoseTables | None) -> _Graph | None:
         while len(self._graphs) >= MOST_GRAPHS:
             self._graphs.pop(next(iter(self._graphs)))
         self._runs[kind] = 0
         try:
-            return self._captured(kind[0], images)
+            return self._captured(kind, images, poses)
         except (RuntimeError, MemoryError) as error:
             if is_device_failure(error):
                 raise DeviceError(
@@ -168,8 +219,11 @@ class CudaGraphRunner:
         torch.cuda.empty_cache()
         return None
 
-    def _captured(self, shape: TokenShape, images: Sequence[Tensor]) -> _Graph:
+    def _captured(self, kind: Kind, images: Sequence[Tensor], poses: PoseTables | None) -> _Graph:
+        shape, wanted, _ = kind
         device = self._pool.shape.device
+        pose_tables = None if poses is None else poses.to(device)
+        pose_memory = None if pose_tables is None else PooledPoses(self._pose_pool, pose_tables)
         stacked, tables = torch.stack(list(images)), StepTables.empty(len(images), device)
         memory = _CapturedMemory(self._pool, tables, shape.tokens)
         # Made before the capture: tables made within one have no values until a replay, but steps without a graph read
@@ -187,8 +241,8 @@ class CudaGraphRunner:
             torch.cuda.stream(torch.cuda.current_stream(device)),
             torch.cuda.graph(graph, pool=self._scratch, stream=self._stream, capture_error_mode="thread_local"),
         ):
-            output = self._run(stacked, tables, memory, shape)
-        return _Graph(graph, held, stacked, tables, output)
+            output = self._run(stacked, tables, memory, shape, wanted, pose_memory)
+        return _Graph(graph, held, stacked, tables, pose_tables, output)
 
 
 class _CapturedMemory:

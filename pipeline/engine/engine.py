@@ -6,7 +6,7 @@ features or a failure.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,11 @@ from ..cache.backends.select import choose_backend
 from ..cache.kv_pool import KVCachePool
 from ..config import ModelConfig, ResizeMode, StreamConfig
 from ..errors import AdmissionError, StateError
-from ..frames import PATCH_GROUPS, Frame, Outcome, Size
+from ..frames import MAP_KINDS, PATCH_GROUPS, Frame, Outcome, OutputKind, Size
 from ..model.checkpoint import load_model
 from ..model.devices import is_out_of_memory
 from ..model.weight_files import file_note
-from .admission import memory_limit, pool_shape
+from .admission import memory_limit, pool_shape, pose_pool_shape
 from .checkpoint import ModelIdentity, SavedStream, load_stream, save_stream
 from .execution import choose_execution
 from .executor import BatchExecutor, StepOutput
@@ -45,7 +45,7 @@ class Engine:
     Attributes:
         description: which model runs, and how.
         load_times: how long loading took.
-        model_runner, executor, preprocessor, pool, streams: the parts of the engine.
+        model_runner, executor, preprocessor, pool, pose_pool, streams: the parts of the engine.
 
     Raises:
         ModelError: the checkpoint or the device cannot be used.
@@ -59,11 +59,12 @@ class Engine:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         model, weights = load_model(config)
-        shape, heads = pool_shape(config), make_heads(config)
-        self.pool = KVCachePool(shape, memory_limit(device))
+        shape, heads, limit = pool_shape(config), make_heads(config, model), memory_limit(device)
+        self.pool = KVCachePool(shape, limit)
+        self.pose_pool = KVCachePool(pose_pool_shape(config), limit, beside=self.pool)
         loaded_s = time.monotonic()
         attention = choose_backend(config, shape)
-        execution = choose_execution(config, model, heads, self.pool, attention.backend)
+        execution = choose_execution(config, model, heads, self.pool, self.pose_pool, attention.backend)
         self.load_times = LoadTimes(weights_s=loaded_s - begun_s, kernels_s=time.monotonic() - loaded_s)
         self.description = ModelDescription(
             name=config.name,
@@ -79,7 +80,8 @@ class Engine:
         )
         self._config = config
         self._identity = ModelIdentity.of(config, weights)
-        self.model_runner = ModelRunner(model, config, heads, self.pool, attention.backend, execution.graphs)
+        pools = self.pool, self.pose_pool
+        self.model_runner = ModelRunner(model, config, heads, pools, attention.backend, execution.graphs)
         self.executor = BatchExecutor(self.model_runner, config)
         self.preprocessor = ImagePreprocessor(device)
         self.streams = StreamRegistry(config, self.pool, whole_pages=attention.backend.whole_pages)
@@ -101,14 +103,26 @@ class Engine:
         """Counters and memory use. Cheap, so it may be called often."""
         return replace(self.executor.counts, streams=tuple(map(stream_statistics, self.streams)))
 
-    def open_stream(self, camera: str, stream: StreamConfig, resize: ResizeMode) -> None:
+    def open_stream(
+        self,
+        camera: str,
+        stream: StreamConfig,
+        resize: ResizeMode,
+        outputs: Collection[OutputKind] | None = None,
+    ) -> None:
         """Open a stream. Its memory is allocated at its first step, when the image size is known.
+
+        Args:
+            camera: the camera's name.
+            stream: the stream's settings.
+            resize: how frames are fitted to the model's image size.
+            outputs: the kinds of outputs to publish, all among the model's; None for all of the model's.
 
         Raises:
             AdmissionError: `max_streams` are open.
-            ValueError: the camera already has a stream.
+            ValueError: the camera already has a stream, or an output is not one of the model's.
         """
-        self.streams.open(camera, stream, resize)
+        self.streams.open(camera, stream, resize, outputs)
 
     def close_stream(self, camera: str) -> None:
         """Drop a stream and its memory. Call `flush` first, or frames that still wait are lost. Idempotent."""
@@ -185,7 +199,8 @@ class Engine:
         """
         try:
             stream, width = self.streams[camera], self._config.image_width
-            return load_stream(stream, self._identity, self.pool, width, path, max_age_s)
+            pools = self.pool, self.pose_pool
+            return load_stream(stream, self._identity, pools, width, path, max_age_s)
         except (RuntimeError, MemoryError) as error:  # torch's
             self.executor.check(error)
             if is_out_of_memory(error):
@@ -278,10 +293,13 @@ class Engine:
             DeviceError: the device failed.
             torch.OutOfMemoryError: the device has not enough memory for one frame.
         """
-        self.load_times = replace(self.load_times, frame_s=self._stepper.warm_up(sizes, on_pass))
+        self.load_times = replace(
+            self.load_times, frame_s=self._stepper.warm_up(sizes, frozenset(self._config.outputs), on_pass)
+        )
 
 
 def _check(config: ModelConfig) -> None:
+    _check_outputs(config)
     layers, depth, patch_size = config.output.layers, config.network.depth, config.network.patch_size
     last = max(depth, 1) - 1
     if not layers or list(layers) != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] <= last:
@@ -296,3 +314,18 @@ def _check(config: ModelConfig) -> None:
         )
     if config.image_width < patch_size or config.image_width % patch_size:
         raise ValueError(f"image_width must be a multiple of the patch size {patch_size}, got {config.image_width}")
+
+
+def _check_outputs(config: ModelConfig) -> None:
+    outputs, network = config.outputs, config.network
+    if not outputs or len(set(outputs)) < len(outputs):
+        raise ValueError(f"outputs must be distinct kinds, at least one, got {list(outputs)}")
+    if not network.depth and set(outputs) != {OutputKind.FEATURES}:
+        raise ValueError(f"a network of depth 0 has features only, not {list(outputs)}")
+    deepest = network.dense_head.layers[-1]
+    if MAP_KINDS.intersection(outputs) and deepest >= network.depth:
+        raise ValueError(f"depth and points need layer {deepest}, but the network has {network.depth} layers")
+    if config.output.map_stride < 1 or config.output.map_every < 1:
+        raise ValueError(
+            f"map_stride and map_every must be at least 1, got {config.output.map_stride} and {config.output.map_every}"
+        )

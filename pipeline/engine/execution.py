@@ -28,7 +28,12 @@ class Execution:
 
 
 def choose_execution(
-    config: ModelConfig, model: Network, heads: OutputHeads, pool: KVCachePool, backend: AttentionBackend
+    config: ModelConfig,
+    model: Network,
+    heads: OutputHeads,
+    pool: KVCachePool,
+    pose_pool: KVCachePool,
+    backend: AttentionBackend,
 ) -> Execution:
     """Choose the execution of a loaded model.
 
@@ -41,5 +46,5 @@ def choose_execution(
         return Execution("plain", None)
     assert isinstance(model, Aggregator), "a network of depth 0 has nothing to fuse"
     capture = config.execution != "fused"
-    graphs = CudaGraphRunner(FusedAggregator(model), pool, heads, capture=capture)
+    graphs = CudaGraphRunner(FusedAggregator(model), pool, pose_pool, heads, capture=capture)
     return Execution("captured" if capture else "fused", graphs)

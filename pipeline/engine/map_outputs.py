@@ -12,9 +12,6 @@ from ..model.dense_head import DenseHead, depth_of, points_of
 from .outputs import HeadInputs
 from .token_shape import TokenShape
 
-MAP_KINDS = frozenset((OutputKind.DEPTH, OutputKind.POINTS))
-"""The kinds that are computed for every `OutputConfig.map_every`-th frame only."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MapOutput:

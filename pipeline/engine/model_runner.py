@@ -4,22 +4,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..cache.attention_backend import AttentionBackend
 from ..cache.kv_pool import KVCachePool
+from ..cache.pose_memory import PoseStep
 from ..cache.step import Step
-from ..cache.stream_cache import StreamState
-from ..cache.window import StepPlan, StreamWindow
+from ..cache.window import StepPlan
 from ..config import ModelConfig
-from ..frames import Features, Flag, Size
+from ..frames import Features, Flag, Geometry, OutputKind, OutputTensor, Size
 from ..model.network import FrameNumbers, Network
 from .cuda_graphs import CudaGraphRunner
 from .host_copy import DeviceBuffer, fetch
-from .outputs import OutputHeads, StepTensors
+from .outputs import OutputHeads, StepTensors, Wanted
+from .pose_outputs import ENCODING, with_derived_poses
 from .preprocess import ResizeGeometry, shifted
-from .stream import PreparedFrame, Stream
+from .stream import PreparedFrame, Stream, allocate_memory
 from .token_shape import TokenShape
 
 
@@ -61,7 +63,7 @@ class ModelRunner:
         model: the network, on its device.
         config: the model's configuration.
         heads: make the published outputs.
-        pool: storage of the streams' KV caches.
+        pools: storage of the streams' KV caches, and of the camera head's.
         backend: attention backend.
         graphs: runs the network with fused kernels; None to run it as plain PyTorch modules.
 
@@ -74,7 +76,7 @@ class ModelRunner:
         model: Network,
         config: ModelConfig,
         heads: OutputHeads,
-        pool: KVCachePool,
+        pools: tuple[KVCachePool, KVCachePool],
         backend: AttentionBackend,
         graphs: CudaGraphRunner | None = None,
     ) -> None:
@@ -83,8 +85,9 @@ class ModelRunner:
         self.backend = backend
         self.graphs = graphs
         self._config = config
-        self._pool = pool
-        device = pool.shape.device
+        self._pool, self._pose_pool = pools
+        self._geometry = Geometry(map_stride=config.output.map_stride)
+        device = self._pool.shape.device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def prepare(self, chunk: FrameChunk) -> None:
@@ -98,8 +101,7 @@ class ModelRunner:
         layout = self._token_shape(chunk.frames[0].geometry).layout(stream.config)
         if stream.state is not None and stream.state.window.layout == layout:
             return
-        stream.free()
-        stream.state = StreamState.allocate(self._pool, StreamWindow(layout))
+        allocate_memory(stream, layout, (self._pool, self._pose_pool))
 
     def run(self, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None = None) -> list[Features]:
         """Run a batch and advance its streams.
@@ -117,20 +119,26 @@ class ModelRunner:
         begun_ns = time.monotonic_ns()
         shape = self._token_shape(batch[0].frames[0].geometry)
         states = [chunk.stream.state for chunk in batch if chunk.stream.state is not None]
-        images = [frame.image for chunk in batch for frame in chunk.frames]
+        frames = [frame for chunk in batch for frame in chunk.frames]
+        images, wanted = [frame.image for frame in frames], tuple(frame.wanted for frame in frames)
+        poses = _pose_step(batch)
         with Step(states, [len(chunk.frames) for chunk in batch], self.backend) as step:
-            copy = fetch(self._forward(images, step, shape), self._copies)
+            copy = fetch(self._forward(images, step, shape, wanted, poses), self._copies)
             if while_device_busy is not None and copy.pending:
                 while_device_busy(lambda: copy.pending)
-            results = self.heads.unpack(copy.wait(), shape)
+            results = self.heads.unpack(copy.wait(), shape, wanted)
             step.commit()
+            if poses is not None:
+                poses.commit()
         return self._features(batch, step.plans, results, started_ns, (time.monotonic_ns() - begun_ns) // 1000)
 
-    def _forward(self, images: Sequence[Tensor], step: Step, shape: TokenShape) -> tuple[DeviceBuffer, ...]:
+    def _forward(
+        self, images: Sequence[Tensor], step: Step, shape: TokenShape, wanted: Wanted, poses: PoseStep | None
+    ) -> tuple[DeviceBuffer, ...]:
         if self.graphs is not None:
-            return self.graphs.run(images, step, shape)
+            return self.graphs.run(images, step, shape, wanted, poses)
         layers = self.model(torch.stack(list(images)), _numbers(step.plans), step, self.heads.layers)
-        return self.heads.gather(layers, shape)
+        return self.heads.gather(layers, shape, wanted, None if poses is None else poses.memory())
 
     def _token_shape(self, geometry: ResizeGeometry) -> TokenShape:
         return TokenShape.of(self._config.network, geometry.grid)
@@ -150,13 +158,14 @@ class ModelRunner:
                 epoch=frame.epoch,
                 epoch_frame=frame.epoch_frame,
                 keyframe=planned.keyframe,
-                flags=frame.flags | self._flags(first, finite),
+                flags=frame.flags | self._flags(first, finite and _pose_is_finite(tensors)),
                 model_size=frame.geometry.model_size,
                 grid=frame.geometry.grid,
                 to_source=shifted(frame.geometry.to_source, frame.stamp.crop),
-                tensors=tensors,
+                tensors=_published(tensors, frame, self._geometry),
                 latency_us=_latency_us(frame, started_ns, model_us),
                 context=planned.context if attends else None,
+                geometry=self._geometry if frame.wanted - {OutputKind.FEATURES} else None,
             )
             for (frame, first, planned), tensors, finite in zip(frames, results.tensors, results.finite, strict=True)
         ]
@@ -168,6 +177,22 @@ class ModelRunner:
             (Flag.RANDOM_WEIGHTS, self._config.random_weights),
         )
         return {flag for flag, applies in conditions if applies}
+
+
+def _pose_step(batch: Batch) -> PoseStep | None:
+    # The streams that want poses, in the order of the batch.
+    chunks = [(chunk.stream.poses, len(chunk.frames)) for chunk in batch]
+    states = [(state, count) for state, count in chunks if state is not None]
+    return PoseStep([state for state, _ in states], [count for _, count in states]) if states else None
+
+
+def _pose_is_finite(tensors: Sequence[OutputTensor]) -> bool:
+    return all(np.isfinite(tensor.data).all() for tensor in tensors if tensor.output is ENCODING)
+
+
+def _published(tensors: tuple[OutputTensor, ...], frame: PreparedFrame, geometry: Geometry) -> tuple[OutputTensor, ...]:
+    to_source = shifted(frame.geometry.to_source, frame.stamp.crop)
+    return with_derived_poses(tensors, frame.geometry.model_size, to_source, geometry.alignment)
 
 
 def _numbers(plans: Sequence[StepPlan]) -> FrameNumbers:

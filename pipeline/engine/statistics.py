@@ -115,6 +115,6 @@ def stream_statistics(stream: Stream) -> StreamStatistics:
         keyframes=0 if window is None else window.committed,
         history_dropped=0 if window is None else window.evicted - window.remembered,
         waiting=len(stream.waiting),
-        nbytes=0 if stream.state is None else stream.state.nbytes,
+        nbytes=sum(memory.nbytes for memory in (stream.state, stream.poses) if memory is not None),
         recent_nbytes=stream.recent.nbytes,
     )

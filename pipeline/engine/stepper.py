@@ -13,7 +13,7 @@ from contextlib import suppress
 import numpy as np
 
 from ..config import ResizeMode, StreamConfig
-from ..frames import Frame, FrameStamp, Outcome, Size
+from ..frames import Frame, FrameStamp, Outcome, OutputKind, Size
 from .executor import BatchExecutor, StepOutput
 from .images import ImagePreprocessor
 from .model_runner import FrameChunk, WhileDeviceBusy
@@ -81,7 +81,7 @@ class Stepper:
         """Run a stream's waiting frames."""
         return [outcome for result in self._release(stream, time.monotonic_ns()) for outcome in result.outcomes]
 
-    def warm_up(self, sizes: Iterable[Size], on_pass: OnPass) -> float:
+    def warm_up(self, sizes: Iterable[Size], outputs: frozenset[OutputKind], on_pass: OnPass) -> float:
         """See `Engine.warm_up`. Returns the seconds that a pass takes after the warm-up, for the slowest size."""
         modes = {stream.resize for stream in self._streams} or {ResizeMode.CROP}
         geometries = {
@@ -94,7 +94,7 @@ class Stepper:
         def report(took_s: float) -> None:
             on_pass(next(done), total, took_s)
 
-        return max((self._warm_up_size(geometry, report) for geometry in geometries.values()), default=0.0)
+        return max((self._warm_up_size(geometry, outputs, report) for geometry in geometries.values()), default=0.0)
 
     def _round(
         self, queues: Sequence[deque[Frame]], started_ns: int, while_device_busy: WhileDeviceBusy | None
@@ -137,8 +137,10 @@ class Stepper:
         if stream.waiting:
             yield from self._executor.run([FrameChunk(stream, stream.take())], started_ns)
 
-    def _warm_up_size(self, geometry: ResizeGeometry, report: Callable[[float], None]) -> float:
-        stream = Stream("warm-up", StreamConfig(scale_frames=1, window=1, history_frames=1), ResizeMode.CROP)
+    def _warm_up_size(
+        self, geometry: ResizeGeometry, outputs: frozenset[OutputKind], report: Callable[[float], None]
+    ) -> float:
+        stream = Stream("warm-up", StreamConfig(scale_frames=1, window=1, history_frames=1), ResizeMode.CROP, outputs)
         stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, geometry.source_size)
         width, height = geometry.source_size
         blank = Frame(stamp, np.zeros((height, width, 3), np.uint8))

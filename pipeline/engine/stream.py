@@ -9,9 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from ..cache.kv_pool import KVCachePool
+from ..cache.pose_memory import pose_layout
 from ..cache.stream_cache import StreamState
+from ..cache.window import CacheLayout, StreamWindow
 from ..config import ResizeMode, StreamConfig
-from ..frames import Flag, FrameStamp
+from ..frames import MAP_KINDS, Flag, FrameStamp, OutputKind
 from .preprocess import ResizeGeometry
 from .replay import ReplayBuffer
 
@@ -27,6 +30,7 @@ class PreparedFrame:
         flags: flags that are known before the step.
         preprocess_us: microseconds that preprocessing took.
         epoch, epoch_frame: number of the epoch, and number of the frame within the epoch; set by `Stream.take`.
+        wanted: the kinds of outputs to compute; set by `Stream.take`.
     """
 
     stamp: FrameStamp
@@ -36,6 +40,7 @@ class PreparedFrame:
     preprocess_us: int = 0
     epoch: int = 0
     epoch_frame: int = 0
+    wanted: frozenset[OutputKind] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +51,10 @@ class Stream:
         camera: the camera's name.
         config: the stream's settings.
         resize: how frames are fitted to the model's image size.
+        outputs: the kinds of outputs that are published.
+        map_every: depth and points are computed for every n-th frame of an epoch.
         state: the stream's memory, or None while none is allocated.
+        poses: the camera head's memory, or None while none is allocated; never allocated if no pose is published.
         waiting: frames for the next step. The first frames of an epoch wait until `scale_frames` of them can run as one
             block.
         epoch: number of the epoch, from 0.
@@ -63,7 +71,10 @@ class Stream:
     camera: str
     config: StreamConfig
     resize: ResizeMode
+    outputs: frozenset[OutputKind] = frozenset((OutputKind.FEATURES,))
+    map_every: int = 1
     state: StreamState | None = None
+    poses: StreamState | None = None
     waiting: list[PreparedFrame] = field(default_factory=list)
     epoch: int = 0
     next_frame: int = 0
@@ -156,7 +167,7 @@ class Stream:
         images = self.recent.images()
         self._forget(carry=self.config.carry_state)
         frames = (
-            PreparedFrame(stamp, image, geometry, epoch=self.epoch, epoch_frame=number)
+            PreparedFrame(stamp, image, geometry, epoch=self.epoch, epoch_frame=number, wanted=self.outputs)
             for number, image in enumerate(images)
         )
         self.next_frame = len(images)
@@ -169,13 +180,15 @@ class Stream:
 
     def free(self) -> None:
         """Free the memory's storage. Idempotent."""
-        if self.state is not None:
-            self.state.free()
-        self.state = None
+        for memory in (self.state, self.poses):
+            if memory is not None:
+                memory.free()
+        self.state = self.poses = None
 
     def _numbered(self, frame: PreparedFrame) -> PreparedFrame:
         flags = frame.flags | {Flag.RESET} if self.reset else frame.flags
-        numbered = replace(frame, epoch=self.epoch, epoch_frame=self.next_frame, flags=flags)
+        wanted = self.outputs - MAP_KINDS if self.next_frame % self.map_every else self.outputs
+        numbered = replace(frame, epoch=self.epoch, epoch_frame=self.next_frame, flags=flags, wanted=wanted)
         self.reset = False
         self.next_frame += 1
         self.recent.add(frame.image)
@@ -189,3 +202,27 @@ class Stream:
         self.ended = False
         if self.state is not None:
             self.state.reset(carry=carry)
+        if self.poses is not None:
+            self.poses.reset()
+
+
+def allocate_memory(stream: Stream, layout: CacheLayout, pools: tuple[KVCachePool, KVCachePool]) -> None:
+    """Replace a stream's memory by an empty one, with room for poses if the stream publishes them.
+
+    Args:
+        stream: the stream.
+        layout: the layout of its tokens.
+        pools: storage of the streams' KV caches, and of the camera head's.
+
+    Raises:
+        AdmissionError: a pool has no room. The stream then has no memory.
+    """
+    pool, pose_pool = pools
+    stream.free()
+    stream.state = StreamState.allocate(pool, StreamWindow(layout))
+    if OutputKind.POSE in stream.outputs:
+        try:
+            stream.poses = StreamState.allocate(pose_pool, StreamWindow(pose_layout(stream.config)))
+        except BaseException:
+            stream.free()
+            raise

@@ -1,10 +1,11 @@
 """The open streams of an engine. Opens, finds and closes streams by the name of their camera."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ..cache.kv_pool import KVCachePool
 from ..config import ModelConfig, ResizeMode, StreamConfig
+from ..frames import OutputKind
 from .admission import check_admission
 from .stream import Stream
 
@@ -39,18 +40,24 @@ class StreamRegistry:
         """A camera's stream, or None if it has none."""
         return self._streams.get(camera)
 
-    def open(self, camera: str, config: StreamConfig, resize: ResizeMode) -> None:
-        """Open a stream, without memory yet.
+    def open(
+        self, camera: str, config: StreamConfig, resize: ResizeMode, outputs: Collection[OutputKind] | None
+    ) -> None:
+        """Open a stream, without memory yet. It publishes these kinds of outputs, or all of the model's.
 
         Raises:
             AdmissionError: `max_streams` streams are already open.
-            ValueError: the camera already has a stream.
+            ValueError: the camera already has a stream, or an output is not one of the model's.
         """
+        kinds = frozenset(self._config.outputs if outputs is None else outputs)
+        if not kinds or not kinds.issubset(self._config.outputs):
+            wanted = f"some of the model's outputs ({', '.join(self._config.outputs)})"
+            raise ValueError(f"camera {camera!r} must have {wanted}, got {', '.join(sorted(kinds)) or 'none'}")
         if camera in self._streams:
             raise ValueError(f"camera {camera!r} already has a stream")
         config = self._supported(config)
         check_admission(camera, config, len(self._streams), self._config, self._pool)
-        self._streams[camera] = Stream(camera, config, resize)
+        self._streams[camera] = Stream(camera, config, resize, kinds, self._config.output.map_every)
 
     def close(self, camera: str) -> None:
         """Drop a stream and free its memory. Idempotent."""

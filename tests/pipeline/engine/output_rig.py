@@ -12,7 +12,7 @@ from retinad.pipeline.engine.outputs import HeadInputs, OutputHead, OutputHeads
 from retinad.pipeline.engine.token_outputs import TokenHead
 from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.frames import Output, OutputKind
-from retinad.pipeline.model.network import LayerOutput
+from retinad.pipeline.model.network import LayerOutput, Network
 
 
 def across(output: LayerOutput) -> Tensor:
@@ -25,7 +25,10 @@ class MeanHead:
     """Publishes the mean token of each of its layers, and the number of tokens, in float32."""
 
     layers: tuple[int, ...]
-    checks_finite: bool = True
+
+    @property
+    def kind(self) -> OutputKind:
+        return OutputKind.FEATURES
 
     def outputs(self, shape: TokenShape) -> tuple[Output, ...]:
         size = (len(self.layers), shape.channels)
@@ -34,17 +37,14 @@ class MeanHead:
             Output("mean/count", (1,), "float32", OutputKind.FEATURES),
         )
 
-    def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> Tensor:
+    def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> None:
         means = torch.stack([across(layer).mean(1) for layer in inputs.layers], dim=1)
         targets[0].copy_(means)
         targets[1].fill_(inputs.shape.tokens)
-        return means.isfinite().flatten(1).all(1)
 
 
-def heads_with_mean(config: ModelConfig) -> OutputHeads:
+def heads_with_mean(config: ModelConfig, model: Network) -> OutputHeads:
     """The token heads of a model, and a `MeanHead` of the same layers."""
-    tokens: list[OutputHead] = [
-        TokenHead(layer, config.output, checks_finite=layer == config.deepest_layer) for layer in config.output.layers
-    ]
-    assert OutputHeads(tokens).layers == make_heads(config).layers
+    tokens: list[OutputHead] = [TokenHead(layer, config.output) for layer in config.output.layers]
+    assert OutputHeads(tokens).layers == make_heads(config, model).layers
     return OutputHeads([*tokens, MeanHead(config.output.layers)])

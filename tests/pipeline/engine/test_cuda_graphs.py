@@ -1,19 +1,17 @@
 """When steps are captured and what their graphs read, on the CPU: here, replaying a graph reruns the captured step."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from retinad.pipeline.cache.backends.triton import TritonBackend
 from retinad.pipeline.cache.kv_pool import KVCachePool
-from retinad.pipeline.cache.step_tables import StepTables
 from retinad.pipeline.config import MixerName, ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine import cuda_graphs
-from retinad.pipeline.engine.cuda_graphs import CudaGraphRunner, _CapturedMemory, _Graph
+from retinad.pipeline.engine.cuda_graphs import CudaGraphRunner
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.fused_model import FusedAggregator
 from retinad.pipeline.engine.heads import make_heads
@@ -26,6 +24,7 @@ from retinad.pipeline.model.dinov2 import DinoPatches
 
 from .engine_rig import assert_same, bad, frame, good, model_of
 from .output_rig import heads_with_mean
+from .replay_rig import ReplayedOnCpu
 
 HYBRID: tuple[MixerName, ...] = ("kda", "attention")
 NETWORK = NetworkConfig(channels=64, heads=4, depth=2, patch_embed="conv", mixers=HYBRID)
@@ -34,53 +33,10 @@ CONFIG = ModelConfig(name="test", network=NETWORK, image_width=56, output=OUTPUT
 STREAM = StreamConfig(1, 3, history_frames=2)
 
 
-class Replay:
-    """Replaces a CUDA graph: everything it reads must be where it was at the capture."""
-
-    def __init__(self, steps: "ReplayedOnCpu", shape: TokenShape, images: Tensor, tables: StepTables) -> None:
-        self._steps, self._shape, self._images, self._tables = steps, shape, images, tables
-        self._memory = _CapturedMemory(steps._pool, tables, shape.tokens)
-        self._places = addresses(steps._pool)
-        self.output = steps._run(images, tables, self._memory, shape)
-
-    def replay(self) -> None:
-        assert addresses(self._steps._pool) == self._places
-        self._steps.replays += 1
-        again = self._steps._run(self._images, self._tables, self._memory, self._shape)
-        for kept, buffer in zip(self.output, again, strict=True):
-            kept.numbers.copy_(buffer.numbers)
-
-
-class ReplayedOnCpu(CudaGraphRunner):
-    """Captures on the CPU; the next captures raise `errors`, the last error first."""
-
-    def __init__(self, fused: FusedAggregator, pool: KVCachePool, heads: OutputHeads) -> None:
-        super().__init__(fused, pool, heads, capture=True)
-        self.replays = 0
-        self.captures: list[TokenShape] = []
-        self.errors: list[Exception] = []
-
-    def _captured(self, shape: TokenShape, images: Sequence[Tensor]) -> _Graph:
-        self.captures.append(shape)
-        if self.errors:
-            raise self.errors.pop()
-        stacked, tables = torch.stack(list(images)), StepTables.empty(len(images), torch.device("cpu"))
-        tables.slots.fill_(-shape.tokens)  # a capture runs nothing: nothing is written
-        tables.rows.fill_(-1)
-        tables.written.fill_(-1)
-        graph = Replay(self, shape, stacked, tables)
-        return _Graph(graph, (), stacked, tables, graph.output)  # type: ignore[arg-type]
-
-
-def addresses(pool: KVCachePool) -> list[int]:
-    layers = [pool.layer(index) for index in range(pool.shape.layers)]
-    return [tensor.data_ptr() for tensor in (*layers, *pool.states.layer(0).tensors)]
-
-
 def captured_engine(config: ModelConfig = CONFIG) -> tuple[Engine, ReplayedOnCpu]:
     engine = Engine(config)
     engine.model_runner.backend = TritonBackend()
-    graphs = ReplayedOnCpu(FusedAggregator(model_of(engine)), engine.pool, engine.model_runner.heads)
+    graphs = ReplayedOnCpu(FusedAggregator(model_of(engine)), engine.pool, engine.pose_pool, engine.model_runner.heads)
     engine.model_runner.graphs = graphs
     return engine, graphs
 
@@ -279,7 +235,9 @@ def test_tables_that_a_graph_reads_are_made_before_the_capture(monkeypatch: pyte
     config = replace(CONFIG, network=network, output=replace(OUTPUT, layers=(0,)))
     engine = Engine(config)
     model = model_of(engine)
-    graphs = CudaGraphRunner(FusedAggregator(model), engine.pool, make_heads(config), capture=True)
+    graphs = CudaGraphRunner(
+        FusedAggregator(model), engine.pool, engine.pose_pool, make_heads(config, model), capture=True
+    )
     made: set[str] = set()
     made_before: set[str] = set()
 
@@ -306,8 +264,9 @@ def test_tables_that_a_graph_reads_are_made_before_the_capture(monkeypatch: pyte
     monkeypatch.setattr(torch.cuda, "graph", Capturing)
     for name in ("stream", "Stream", "CUDAGraph", "current_stream", "graph_pool_handle"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: nullcontext())
+    kind = TokenShape.of(network, (3, 4)), (frozenset(config.outputs),), 0
     with pytest.raises(torch.OutOfMemoryError, match="no further"):
-        graphs._captured(TokenShape.of(network, (3, 4)), [torch.zeros(3, 42, 56)])
+        graphs._captured(kind, [torch.zeros(3, 42, 56)], None)
     assert made_before == {"grid_tables", "patch_positions"}
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,6 @@ from retinad.pipeline.engine.cuda_graphs import CudaGraphRunner
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.host_copy import DeviceBuffer
 from retinad.pipeline.engine.outputs import OutputHeads
-from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.frames import Size
 from retinad.pipeline.model.network import LayerOutput
 
@@ -57,13 +57,13 @@ def test_a_capture_that_runs_out_of_memory_midway_costs_no_frame_and_may_succeed
     monkeypatch.setattr(cuda_graphs, "RETRY_RUNS", 3)
     gather, failures = OutputHeads.gather, 0
 
-    def fail(heads: OutputHeads, layers: Iterable[LayerOutput], shape: TokenShape) -> tuple[DeviceBuffer, ...]:
+    def fail(heads: OutputHeads, layers: Iterable[LayerOutput], *rest: Any) -> tuple[DeviceBuffer, ...]:
         nonlocal failures
         if torch.cuda.is_current_stream_capturing() and failures < 2:
             failures += 1
             next(iter(layers))
             raise torch.OutOfMemoryError("CUDA out of memory: injected")
-        return gather(heads, layers, shape)
+        return gather(heads, layers, *rest)
 
     monkeypatch.setattr(OutputHeads, "gather", fail)
     stream = torch.cuda.current_stream()

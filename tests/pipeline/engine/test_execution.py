@@ -12,7 +12,6 @@ from retinad.pipeline.cache.backends.triton import TritonBackend
 from retinad.pipeline.config import ExecutionName, ModelConfig
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.execution import choose_execution
-from retinad.pipeline.engine.heads import make_heads
 from retinad.pipeline.errors import ModelError
 
 from .engine_rig import CONFIG
@@ -23,7 +22,9 @@ RANGED, DENSE = TritonBackend(), DenseBackend()
 
 def chosen(config: ModelConfig, backend: AttentionBackend) -> str:
     with Engine(CONFIG) as engine:
-        return choose_execution(config, engine.model_runner.model, make_heads(CONFIG), engine.pool, backend).name
+        return choose_execution(
+            config, engine.model_runner.model, engine.model_runner.heads, engine.pool, engine.pose_pool, backend
+        ).name
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from retinad.pipeline.config import DType, OutputConfig
 from retinad.pipeline.engine.host_copy import fetch
-from retinad.pipeline.engine.outputs import OutputHead, OutputHeads, StepTensors
+from retinad.pipeline.engine.outputs import HeadInputs, OutputHead, OutputHeads, StepTensors
 from retinad.pipeline.engine.token_outputs import TokenHead
 from retinad.pipeline.engine.token_shape import TokenShape
-from retinad.pipeline.frames import Numbers, OutputTensor, TokenGroup
+from retinad.pipeline.frames import Numbers, OutputKind, OutputTensor, TokenGroup
 from retinad.pipeline.model.network import LayerOutput
 
 from .output_rig import MeanHead, across
@@ -31,7 +32,7 @@ def layer_outputs(frames: int = 2, seed: int = 0) -> tuple[LayerOutput, ...]:
 
 def token_heads(config: OutputConfig) -> list[OutputHead]:
     config = replace(config, layers=LAYERS)
-    return [TokenHead(layer, config, checks_finite=layer == LAYERS[-1]) for layer in LAYERS]
+    return [TokenHead(layer, config) for layer in LAYERS]
 
 
 def published(given: Sequence[LayerOutput], heads: Sequence[OutputHead]) -> StepTensors:
@@ -45,7 +46,8 @@ def published(given: Sequence[LayerOutput], heads: Sequence[OutputHead]) -> Step
             across(valid).fill_(-1)
 
     every = OutputHeads(heads)
-    return every.unpack(fetch(every.gather(layers(), SHAPE), None).wait(), SHAPE)
+    wanted = (frozenset((OutputKind.FEATURES,)),) * len(given[0].frame)
+    return every.unpack(fetch(every.gather(layers(), SHAPE, wanted), None).wait(), SHAPE, wanted)
 
 
 def tokens_of(given: Sequence[LayerOutput], config: OutputConfig) -> StepTensors:
@@ -141,16 +143,36 @@ def test_a_head_of_several_layers_runs_beside_the_tokens_though_their_memory_is_
     assert results.finite == (True, True, True)
 
 
-def test_every_head_that_checks_can_find_a_frame_not_finite() -> None:
+def test_only_the_deepest_layer_is_checked_since_numbers_spread_to_it() -> None:
     given = layer_outputs(3)
-    across(given[0])[0, 0, 0] = float("nan")  # in an earlier layer, which only the second head reads
+    across(given[0])[0, 0, 0] = float("nan")
     across(given[1])[2, 0, 0] = float("inf")
     heads = token_heads(OutputConfig(tokens=(TokenGroup.CAMERA,)))
     assert published(given, heads).finite == (True, True, False)
-    assert published(given, [*heads, MeanHead(LAYERS)]).finite == (False, True, False)
 
 
-def test_heads_of_which_none_checks_the_deepest_layer_are_refused() -> None:
-    config = OutputConfig(layers=LAYERS)
-    with pytest.raises(ValueError, match="no output checks whether the numbers of layer 3 are finite"):
-        OutputHeads([TokenHead(1, config, checks_finite=True), TokenHead(3, config, checks_finite=False)])
+@pytest.mark.parametrize("wanting", [(0,), (1, 2), (0, 2), ()])
+def test_a_head_runs_for_the_frames_that_want_it(wanting: tuple[int, ...]) -> None:
+    given = layer_outputs(3)
+    ran: list[int] = []
+
+    class Other(MeanHead):
+        @property
+        def kind(self) -> OutputKind:
+            return OutputKind.DEPTH
+
+        def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> None:
+            ran.append(len(targets[0]))
+            super().gather(inputs, targets)
+
+    heads = OutputHeads([*token_heads(OutputConfig(tokens=(TokenGroup.CAMERA,))), Other(LAYERS)])
+    both, features = frozenset((OutputKind.FEATURES, OutputKind.DEPTH)), frozenset((OutputKind.FEATURES,))
+    wanted = tuple(both if frame in wanting else features for frame in range(3))
+    results = heads.unpack(fetch(heads.gather(given, SHAPE, wanted), None).wait(), SHAPE, wanted)
+    assert ran == ([len(wanting)] if wanting else [])
+    for frame, tensors in enumerate(results.tensors):
+        found = by_name(tensors)
+        assert ("mean/tokens" in found) == (frame in wanting)
+        if frame in wanting:
+            expected = np.stack([across(layer)[frame].mean(0).numpy() for layer in given])
+            np.testing.assert_allclose(found["mean/tokens"].data, expected, rtol=0, atol=1e-6)
