@@ -1,6 +1,7 @@
 """CUDA graphs replaced by calls on the CPU, for tests of what surrounds them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +47,10 @@ class ReplayedOnCpu(CudaGraphRunner):
         self.replays = 0
         self.captures: list[TokenShape] = []
         self.errors: list[Exception] = []
+
+    def run(self, *args: Any) -> tuple[DeviceBuffer, ...]:
+        # Copied, as from a device: the next replay writes to the same buffers.
+        return tuple(DeviceBuffer.of(buffer.numbers.clone()) for buffer in super().run(*args))
 
     def _captured(self, kind: Kind, images: Sequence[Tensor], poses: PoseTables | None) -> _Graph:
         shape = kind[0]
