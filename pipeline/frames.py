@@ -229,14 +229,14 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """How an epoch's frame of reference maps to that of the stream's first epoch: x_first = scale R x_epoch + t.
+    """How an epoch's frame of reference maps to that of `Geometry.world_epoch`: x_world = scale R x_epoch + t.
 
     Attributes:
-        scale: size of the epoch's unit, in units of the first epoch.
+        scale: size of the epoch's unit, in units of `world_epoch`.
         rotation: R as a unit quaternion x y z w.
-        translation: t, in units of the first epoch.
+        translation: t, in units of `world_epoch`.
         residual: median distance between the camera centres of the frames that both epochs share, after the
-            alignment, as a fraction of their median depth. None for the first epoch.
+            alignment to the previous epoch, as a fraction of their median depth. None if there was no alignment.
         rotation_residual_degrees: median angle between the shared frames' rotations, after the alignment.
         reason: why the alignment should not be trusted; None if it is good.
     """
@@ -254,15 +254,18 @@ class Geometry:
     """What the numbers of poses, depths and points mean.
 
     Attributes:
-        alignment: maps the epoch's frame of reference to that of the stream's first epoch, in which poses, depths and
-            points are published. The pose encoding stays in the epoch's own.
+        alignment: maps the epoch's frame of reference to that of `world_epoch`. The pose encoding stays in the epoch's
+            own.
         unit: name of the unit of length: `stream` for the unknown, but constant, unit of the stream.
         map_stride: a map's pixel (column, row) is the pixel (map_stride column, map_stride row) of the model's image.
+        world_epoch: the stream's epoch in whose frame of reference and unit poses, depths and points are published. A
+            new number means a new trajectory, which has nothing to do with the previous one.
     """
 
     alignment: Alignment = Alignment()
     unit: str = "stream"
     map_stride: int = 1
+    world_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

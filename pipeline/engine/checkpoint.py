@@ -22,10 +22,12 @@ from ..config_diff import differences
 from ..errors import StateError
 from ..files.state_file import StateFile, open_state_file, write_state_file
 from ..frames import FrameStamp, OutputKind, Size
+from ..geometry.epochs import DepthMap
 from ..model.delta_state import new_state
 from .preprocess import ResizeGeometry, resize_geometry
 from .stream import Stream, allocate_memory
 from .token_shape import TokenShape
+from .trajectory import SavedTrajectory
 
 SCHEMA = 2
 """Version of the file format."""
@@ -94,6 +96,7 @@ class SavedStream:
         counters: the stream's counters.
         recent: number of images kept for the next epoch.
         poses: whether the camera head's memory is in the file.
+        trajectory: maps the poses of the saved epoch to the trajectory's frame of reference; None without poses.
     """
 
     schema: int
@@ -106,6 +109,7 @@ class SavedStream:
     counters: Counters
     recent: int
     poses: bool = False
+    trajectory: SavedTrajectory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: fl
     header = msgspec.json.encode(_saved(stream, state.window, Setting(model, stream.config, stream.resize)))
     tensors = _named(state, stream.poses)
     tensors += [(_image_key(index), levels) for index, levels in enumerate(stream.recent.levels)]
+    tensors += [(_depth(number), torch.from_numpy(depth)) for number, depth in stream.trajectory.depths.items()]
     write_state_file(path, header.decode(), tensors, deadline_s)
 
 
@@ -166,8 +171,15 @@ def load_stream(
         # Copied to the device before the stream is changed, because the device may have no room for them.
         names, device = [_image_key(index) for index in range(saved.recent)], pool.shape.device
         levels = [file.tensor(name, torch.uint8, _extent(geometry)).to(device) for name in names]
+        depths = _depths(file, saved)
         _replace(stream, pools, window, poses, file)
     _resume(stream, saved, geometry, levels)
+    if saved.trajectory is not None and poses is not None:
+        try:
+            stream.trajectory.restore(saved.trajectory, depths)
+        except ValueError as error:
+            stream.restart()
+            raise StateError(f"{path} is damaged: its trajectory has {error}") from error
     return saved
 
 
@@ -195,6 +207,7 @@ def _saved(stream: Stream, window: StreamWindow, setting: Setting) -> SavedStrea
         ),
         recent=len(stream.recent),
         poses=stream.poses is not None,
+        trajectory=None if stream.poses is None else stream.trajectory.saved(),
     )
 
 
@@ -231,6 +244,16 @@ def _window(saved: SavedStream, layout: CacheLayout, path: Path) -> StreamWindow
     if counters.committed < max(1, counters.pinned) or counters.pinned not in pinned or counters.later < 0:
         raise StateError(f"{path} has inconsistent counters: {counters}")
     return StreamWindow(layout, counters.committed, counters.pinned, counters.later)
+
+
+def _depths(file: StateFile, saved: SavedStream) -> dict[int, DepthMap]:
+    # The depth maps of the trajectory's frames; not every frame has one.
+    frames = () if saved.trajectory is None else saved.trajectory.frames
+    return {
+        number: file.tensor(_depth(number), torch.float32, frame.depth).numpy()
+        for number, frame in enumerate(frames)
+        if frame is not None and frame.depth is not None
+    }
 
 
 def _pose_window(saved: SavedStream, stream: Stream, path: Path) -> StreamWindow | None:
@@ -325,6 +348,10 @@ def _tokens(index: int, part: int) -> str:
 
 def _state(index: int, part: int) -> str:
     return f"state.{index}.{part}"
+
+
+def _depth(number: int) -> str:
+    return f"depth.{number}"
 
 
 def _image_key(index: int) -> str:

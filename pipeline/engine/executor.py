@@ -80,7 +80,10 @@ class BatchExecutor:
         chunks = [FrameChunk(stream, stream.renew()) for stream in streams]
         for batch in batches(chunks, self._config.max_batch):
             try:
-                self._advance(batch, started_ns, None)
+                features = self._advance(batch, started_ns, None)
+                for stream, records in _by_stream(batch, features):
+                    stream.trajectory.begin_epoch(records)
+                _restart_spoilt(batch, features)
             except Exception as error:  # whatever failed, later frames must not be lost
                 self._faults.run_failed(error)
 
@@ -114,12 +117,18 @@ class BatchExecutor:
     def _run(self, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None) -> list[Outcome]:
         try:
             features = self._advance(batch, started_ns, while_device_busy)
+            published = [
+                stream.trajectory.publish(record)
+                for stream, records in _by_stream(batch, features)
+                for record in records
+            ]
+            _restart_spoilt(batch, features)
         except Exception as error:  # whatever failed, no frame may be lost
             self._faults.run_failed(error)
             return self.fail([frame.stamp for chunk in batch for frame in chunk.frames], _reason(error))
         spoilt = sum(Flag.NAN in record.flags for record in features)
         self.counts = self.counts.plus(features=len(features), nan_frames=spoilt)
-        return list(features)
+        return list(published)
 
     def _advance(self, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None) -> list[Features]:
         try:
@@ -131,13 +140,25 @@ class BatchExecutor:
         # first block.
         if not all(Flag.WARMUP in record.flags for record in features):
             self._faults.run_succeeded()
-        _restart(batch, {record.stamp.camera for record in features if Flag.NAN in record.flags})
         self.counts = self.counts.plus(forwards=1)
         return features
 
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _by_stream(batch: Batch, features: Sequence[Features]) -> Iterator[tuple[Stream, Sequence[Features]]]:
+    # Each stream of a batch with its records; the records are in the order of the batch.
+    start = 0
+    for chunk in batch:
+        stop = start + len(chunk.frames)
+        yield chunk.stream, features[start:stop]
+        start = stop
+
+
+def _restart_spoilt(batch: Batch, features: Sequence[Features]) -> None:
+    _restart(batch, {record.stamp.camera for record in features if Flag.NAN in record.flags})
 
 
 def _restart(batch: Batch, cameras: set[str]) -> None:

@@ -14,12 +14,12 @@ from ..cache.pose_memory import PoseStep
 from ..cache.step import Step
 from ..cache.window import StepPlan
 from ..config import ModelConfig
-from ..frames import Features, Flag, Geometry, OutputKind, OutputTensor, Size
+from ..frames import Features, Flag, OutputTensor, Size
 from ..model.network import FrameNumbers, Network
 from .cuda_graphs import CudaGraphRunner
 from .host_copy import DeviceBuffer, fetch
 from .outputs import OutputHeads, StepTensors, Wanted
-from .pose_outputs import ENCODING, with_derived_poses
+from .pose_outputs import ENCODING
 from .preprocess import ResizeGeometry, shifted
 from .stream import PreparedFrame, Stream, allocate_memory
 from .token_shape import TokenShape
@@ -86,7 +86,6 @@ class ModelRunner:
         self.graphs = graphs
         self._config = config
         self._pool, self._pose_pool = pools
-        self._geometry = Geometry(map_stride=config.output.map_stride)
         device = self._pool.shape.device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -114,7 +113,8 @@ class ModelRunner:
             while_device_busy: called once all work is launched, unless the work is already done by then.
 
         Returns:
-            features of all frames, in order.
+            features of all frames, in order. Poses, depths and points are in the epoch's own frame of reference and
+            unit.
         """
         begun_ns = time.monotonic_ns()
         shape = self._token_shape(batch[0].frames[0].geometry)
@@ -162,10 +162,9 @@ class ModelRunner:
                 model_size=frame.geometry.model_size,
                 grid=frame.geometry.grid,
                 to_source=shifted(frame.geometry.to_source, frame.stamp.crop),
-                tensors=_published(tensors, frame, self._geometry),
+                tensors=tensors,
                 latency_us=_latency_us(frame, started_ns, model_us),
                 context=planned.context if attends else None,
-                geometry=self._geometry if frame.wanted - {OutputKind.FEATURES} else None,
             )
             for (frame, first, planned), tensors, finite in zip(frames, results.tensors, results.finite, strict=True)
         ]
@@ -188,11 +187,6 @@ def _pose_step(batch: Batch) -> PoseStep | None:
 
 def _pose_is_finite(tensors: Sequence[OutputTensor]) -> bool:
     return all(np.isfinite(tensor.data).all() for tensor in tensors if tensor.output is ENCODING)
-
-
-def _published(tensors: tuple[OutputTensor, ...], frame: PreparedFrame, geometry: Geometry) -> tuple[OutputTensor, ...]:
-    to_source = shifted(frame.geometry.to_source, frame.stamp.crop)
-    return with_derived_poses(tensors, frame.geometry.model_size, to_source, geometry.alignment)
 
 
 def _numbers(plans: Sequence[StepPlan]) -> FrameNumbers:

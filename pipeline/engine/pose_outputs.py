@@ -1,14 +1,12 @@
-"""The output head that publishes poses, and the tensors that the host derives from them."""
+"""The output head that publishes poses. `trajectory` derives further tensors from its output, on the host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..frames import Affine, Alignment, Output, OutputKind, OutputTensor, Size
-from ..geometry.pose import intrinsics, source_intrinsics, world_from_camera
+from ..frames import Output, OutputKind
 from ..model.camera_head import POSE_CHANNELS, CameraHead
 from .outputs import HeadInputs
 from .token_shape import TokenShape
@@ -60,32 +58,3 @@ class PoseOutput:
         assert inputs.poses is not None, "given if any frame wants a pose"
         tokens = torch.cat([part[:, 0] for part in inputs.layers[0].parts], dim=-1)
         targets[0].copy_(self.head(tokens, inputs.poses))
-
-
-def with_derived_poses(
-    tensors: tuple[OutputTensor, ...], model_size: Size, to_source: Affine, alignment: Alignment
-) -> tuple[OutputTensor, ...]:
-    """Insert the derived tensors after the encoding, if there is one. Numbers that have no value are NaN.
-
-    Args:
-        tensors: the tensors of one frame.
-        model_size: width and height of the model's image.
-        to_source: maps pixels of the model's image to pixels of the captured frame.
-        alignment: maps the epoch's frame of reference to the stream's.
-    """
-    published: list[OutputTensor] = []
-    for tensor in tensors:
-        published.append(tensor)
-        if tensor.output is ENCODING:
-            published += _derived(tensor, model_size, to_source, alignment)
-    return tuple(published)
-
-
-def _derived(encoding: OutputTensor, model_size: Size, to_source: Affine, alignment: Alignment) -> list[OutputTensor]:
-    numbers = encoding.data.astype(np.float64)
-    pose, camera = world_from_camera(numbers), intrinsics(numbers, *model_size)
-    source = None if camera is None else source_intrinsics(camera, np.array(to_source))
-    return [
-        OutputTensor(output, np.full(output.shape, np.nan, np.float32) if value is None else value.astype(np.float32))
-        for output, value in zip(DERIVED, (pose, camera, source), strict=True)
-    ]

@@ -17,6 +17,7 @@ from ..config import ResizeMode, StreamConfig
 from ..frames import MAP_KINDS, Flag, FrameStamp, OutputKind
 from .preprocess import ResizeGeometry
 from .replay import ReplayBuffer
+from .trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +53,7 @@ class Stream:
         config: the stream's settings.
         resize: how frames are fitted to the model's image size.
         outputs: the kinds of outputs that are published.
-        map_every: depth and points are computed for every n-th frame of an epoch.
+        map_every, map_stride: see `OutputConfig`.
         state: the stream's memory, or None while none is allocated.
         poses: the camera head's memory, or None while none is allocated; never allocated if no pose is published.
         waiting: frames for the next step. The first frames of an epoch wait until `scale_frames` of them can run as one
@@ -66,6 +67,7 @@ class Stream:
         restored_unix_ns: when the restored memory had its last frames, in nanoseconds since 1970.
         reopened: whether the source is reopened on purpose, and no frame has arrived since.
         recent: images with which the next epoch may begin.
+        trajectory: maps poses, depths and points of all epochs to one frame of reference.
     """
 
     camera: str
@@ -73,6 +75,7 @@ class Stream:
     resize: ResizeMode
     outputs: frozenset[OutputKind] = frozenset((OutputKind.FEATURES,))
     map_every: int = 1
+    map_stride: int = 1
     state: StreamState | None = None
     poses: StreamState | None = None
     waiting: list[PreparedFrame] = field(default_factory=list)
@@ -85,9 +88,12 @@ class Stream:
     restored_unix_ns: int = 0
     reopened: bool = False
     recent: ReplayBuffer = field(init=False)
+    trajectory: Trajectory = field(init=False)
 
     def __post_init__(self) -> None:
-        self.recent = ReplayBuffer(self.config.scale_frames if self.config.epoch_frames else 0)
+        shared = self.config.scale_frames if self.config.epoch_frames else 0
+        self.recent = ReplayBuffer(shared)
+        self.trajectory = Trajectory(shared if OutputKind.POSE in self.outputs else 0, self.map_stride)
 
     @property
     def starting(self) -> bool:
@@ -177,6 +183,7 @@ class Stream:
         """Clear the memory but keep its storage. If the epoch has begun, the next frame begins a new one."""
         self._forget()
         self.recent.clear()
+        self.trajectory.restart(self.epoch)
 
     def free(self) -> None:
         """Free the memory's storage. Idempotent."""

@@ -57,7 +57,9 @@ class StreamRegistry:
             raise ValueError(f"camera {camera!r} already has a stream")
         config = self._supported(config)
         check_admission(camera, config, len(self._streams), self._config, self._pool)
-        self._streams[camera] = Stream(camera, config, resize, kinds, self._config.output.map_every)
+        self._streams[camera] = Stream(
+            camera, config, resize, kinds, self._config.output.map_every, self._config.output.map_stride
+        )
 
     def close(self, camera: str) -> None:
         """Drop a stream and free its memory. Idempotent."""

@@ -55,10 +55,9 @@ def same_records(
         for mine, its in zip(one.tensors, other.tensors, strict=True):
             if mine.name.endswith("intrinsics"):
                 continue  # a field of view near 0 gives any focal length
-            ulp = (
-                1e-3 if mine.output.dtype == "float16" else 0.0
-            )  # float16 rounds to 2^-11, and may round the other way
-            np.testing.assert_allclose(mine.data, its.data, rtol=ulp, atol=tolerance)
+            # float16 rounds to 2^-11, perhaps the other way, and once more if the epoch is aligned.
+            ulp = 2e-3 if tolerance and mine.output.dtype == "float16" else 0.0
+            np.testing.assert_allclose(mine.data, its.data, rtol=ulp, atol=max(tolerance, ulp))
 
 
 class Recomputed:

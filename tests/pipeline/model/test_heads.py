@@ -1,6 +1,7 @@
 """The heads against outputs of the reference implementation, see `golden.py`."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retinad.pipeline.config import CameraHeadConfig, DenseHeadConfig
+from retinad.pipeline.config import CameraHeadConfig, DenseHeadConfig, ModelConfig
+from retinad.pipeline.errors import CheckpointError
+from retinad.pipeline.frames import OutputKind
+from retinad.pipeline.geometry.pose import intrinsics, world_from_camera
 from retinad.pipeline.model.camera_head import CameraHead
+from retinad.pipeline.model.checkpoint import blank_model
 from retinad.pipeline.model.dense_head import DenseHead, depth_of, points_of
+from retinad.pipeline.model.key_matching import match_checkpoint
 
 from .golden import DATA, TOLERANCE, weight
 
@@ -80,3 +86,33 @@ def test_the_point_head_agrees() -> None:
     values, confidence = filled(DenseHead(64, 3, DENSE), "point_head")(tokens_of_levels(), (3, 4), (56, 42))
     agree(points_of(values), "points")
     agree(confidence, "points_conf")
+
+
+def test_matrices_of_the_encoding_agree() -> None:
+    golden = np.load(DATA / "heads.npz")
+    encodings = golden["pose_enc"] + np.array([0, 0, 0, 0, 0, 0, 1, 1, 1], np.float32)
+    seen = 0
+    for encoding, pose, camera in zip(encodings, golden["extrinsics"], golden["intrinsics"], strict=True):
+        found, matrix = intrinsics(encoding, 56, 42), world_from_camera(encoding)
+        assert matrix is not None
+        np.testing.assert_allclose(matrix, pose, rtol=0, atol=2e-6)
+        if found is not None:  # some of these random fields of view are above 180 degrees
+            seen += 1
+            np.testing.assert_allclose(found, camera, rtol=2e-5)  # the tangent of a float32 angle
+    assert seen
+
+
+def test_the_released_layout_has_1342_tensors_and_all_are_used(tmp_path: Path) -> None:
+    """Shapes alone: the weights are on no device."""
+    outputs = (OutputKind.FEATURES, OutputKind.POSE, OutputKind.DEPTH)
+    model = blank_model(ModelConfig(outputs=outputs))
+    names = model.state_dict()
+    heads = [[name for name in names if name.startswith(f"{head}.")] for head in ("camera_head", "depth_head")]
+    assert [len(head) for head in heads] == [69, 62]
+    file = {name if name in (*heads[0], *heads[1]) else f"aggregator.{name}": value for name, value in names.items()}
+    file["aggregator.patch_embed.mask_token"] = torch.zeros(1, 1024)
+    assert len(file) == 1342
+    assert match_checkpoint(names, file, tmp_path / "released.pt").found.keys() == names.keys()
+    without = {name: value for name, value in file.items() if not name.startswith("depth_head.")}
+    with pytest.raises(CheckpointError, match=r"no depth_head\.\* tensors, which the output 'depth' needs"):
+        match_checkpoint(names, without, tmp_path / "bare.pt")
