@@ -1,11 +1,13 @@
 """`retinad check`: prints a config with all its defaults, or what is wrong with it."""
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..config.directories import writing_problem
+from ..exit_codes import ExitCode
 from .common import DEFAULT_CONFIG, ConfigArgument, load_service_config
 
 if TYPE_CHECKING:
@@ -27,13 +29,24 @@ def check(
     No source is opened: `retinad cameras` does that.
     """
     from ..config.show import show_config
+    from ..service.access import access_refusals
     from .missing_paths import missing_paths
 
     if source_size is not None and not memory:
         raise typer.BadParameter("needs --memory", param_hint="--source-size")
     loaded = load_service_config(config)
-    for line in (*loaded.notes, *_keeping_notes(loaded), *missing_paths(loaded.cameras)):
+    refusals = list(access_refusals(loaded))
+    keeping_notes = () if refusals else _keeping_notes(loaded)
+    for line in (*loaded.notes, *keeping_notes, *missing_paths(loaded.cameras)):
         typer.echo(f"note: {line}", err=True)
+    if refusals:
+        for _, reason in refusals:
+            typer.echo(f"retinad: {reason}", err=True)
+        if os.getuid() == 0 and any(code is ExitCode.NO_PERMISSION for code, _ in refusals):
+            typer.echo(
+                "note: checked for root; if the service runs as another user: sudo -u USER retinad check", err=True
+            )
+        raise typer.Exit(refusals[0][0])
     if not memory:
         typer.echo(show_config(loaded), nl=False)
         return

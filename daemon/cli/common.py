@@ -81,8 +81,9 @@ def keep_kernels_of(context: typer.Context) -> None:
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """End the command with a message if the config, the model or the device has an error that the user can fix."""
-    from retinad.pipeline.errors import DeviceError, ModelError, SettingError
+    from retinad.pipeline.errors import AccessError, DeviceError, ModelError, PublishError, SettingError
 
+    from ..config.keys import error_text
     from ..config.load import ConfigError
 
     try:
@@ -96,9 +97,10 @@ def reported_errors() -> Iterator[None]:
     except DeviceError as error:
         typer.echo(f"retinad: the device failed: {error}", err=True)
         raise typer.Exit(ExitCode.FAULT) from error
-    except ModelError as error:
-        typer.echo(f"retinad: {error}", err=True)
-        raise typer.Exit(ExitCode.UNAVAILABLE) from error
+    except (ModelError, PublishError) as error:
+        typer.echo(f"retinad: {error_text(error)}", err=True)
+        code = ExitCode.NO_PERMISSION if isinstance(error, AccessError) else ExitCode.UNAVAILABLE
+        raise typer.Exit(code) from error
 
 
 @contextmanager

@@ -17,12 +17,14 @@ def reload(
 ) -> None:
     """Make the service of a config read it again. What changes is printed; an invalid config changes nothing."""
     from ..config.load import load_config
+    from ..service.access import check_keys
     from ..service.reload_plan import applicable, plan_reload
 
     service = running_service(config)
     os.chdir(service.working_folder)
     with reported_errors():
         new = load_config(service.config, service.environment)
+        check_keys(new)
         started = load_config(service.started, service.environment)
         running = applicable(started, load_config(service.current, service.environment))
     for line in list(plan_reload(running, new).lines()) or ["nothing changes"]:

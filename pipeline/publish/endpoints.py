@@ -123,6 +123,26 @@ def ipc_lock(endpoint: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def check_access(endpoint: str) -> None:
+    """Find out, without making anything, whether `ipc_lock` would refuse an endpoint because of another user.
+
+    Raises:
+        AccessError: another user made one of its files, or could replace its socket.
+        PublishError: a file that is not a socket is in the way.
+    """
+    path = ipc_path(endpoint)
+    if path is None or path.startswith("@"):
+        return
+    with _owned(endpoint), suppress(OSError):  # an OSError is reported where the file is used
+        check_way(Path(path))
+        for file, kind in ((Path(f"{path}.lock"), stat.S_IFREG), (Path(path), stat.S_IFSOCK)):
+            if not os.path.lexists(file):
+                continue
+            if kind == stat.S_IFSOCK:
+                _check_is_socket(endpoint, file, file.lstat())
+            check_made_by_us(file, file.lstat(), kind)
+
+
 @contextmanager
 def _owned(endpoint: str) -> Iterator[None]:
     try:
@@ -147,14 +167,18 @@ def _remove_stale_socket(endpoint: str, path: Path) -> None:
         found = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise PublishError(f"cannot bind {endpoint}: {path} exists and is not a socket; it is not removed", _FIELD)
+    _check_is_socket(endpoint, path, found)
     with _owned(endpoint):
         check_made_by_us(path, found, stat.S_IFSOCK)
     if _answers(path):
         raise PublishError(f"cannot bind {endpoint}: a process that does not lock it already publishes there", _FIELD)
     with suppress(FileNotFoundError):
         path.unlink()
+
+
+def _check_is_socket(endpoint: str, path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISSOCK(found.st_mode):
+        raise PublishError(f"cannot bind {endpoint}: {path} exists and is not a socket; it is not removed", _FIELD)
 
 
 def _answers(path: Path) -> bool:

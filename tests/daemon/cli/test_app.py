@@ -14,10 +14,14 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from retinad.client.connection import new_key_pair
+from retinad.client.curve_keys import write_keys
 from retinad.daemon.cli.app import COMMANDS, SERVER_COMMANDS, python_problem, run_command
 from retinad.daemon.config.directories import held
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.model.presets import PRESETS
+
+from ...deadlines import scaled
 
 SECRET = "s3cret"
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
@@ -364,11 +368,12 @@ def test_the_folder_of_an_extraction_is_tried_before_the_model_is_loaded(
 def test_check_says_that_memories_will_not_be_kept(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").touch()
+    monkeypatch.setattr("retinad.daemon.cli.check.writing_problem", lambda folder: f"the disk of {folder} is full")
     text = config.read_text()
-    config.write_text(f'{text}[service]\nkeep_state = true\nstate_dir = "{tmp_path}/file/state"\n')
+    config.write_text(f'{text}[service]\nkeep_state = true\nstate_dir = "{tmp_path}/state"\n')
     assert run_command(["check", str(config)]) == ExitCode.OK
     assert "note: the streams' memories will not be kept" in capsys.readouterr().err
+    (tmp_path / "file").touch()
     config.write_text(f'{text}[service]\nstate_dir = "{tmp_path}/file/state"\n')
     assert run_command(["check", str(config)]) == ExitCode.OK
     assert capsys.readouterr().err == ""
@@ -453,9 +458,48 @@ def test_check_finds_one_endpoint_that_is_spelt_in_two_ways(config: Path, capsys
 def test_run_takes_no_folder_of_another_user(place: str, config: Path, folders: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / place).mkdir()
     os.chown(tmp_path / place, 12345, 12345)
-    result = retinad("run", "-c", str(config), **folders, RETINAD_SERVICE__KEEP_STATE="true")  # else no state is used
-    assert result.returncode == ExitCode.NO_PERMISSION
-    assert f"{tmp_path / place} belongs to another user, uid 12345" in str(log_of(result)[-1]["event"])
+    for command in ("run", "check"):
+        result = retinad(command, str(config), **folders, RETINAD_SERVICE__KEEP_STATE="true")  # else no state is used
+        assert result.returncode == ExitCode.NO_PERMISSION
+        assert f"{tmp_path / place} belongs to another user, uid 12345" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_run_and_check_refuse_a_state_folder_that_cannot_be_made(
+    command: str, config: Path, folders: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "state").write_text("not a folder")
+    result = retinad(command, str(config), **folders, RETINAD_SERVICE__KEEP_STATE="true")
+    assert (result.returncode, f"{tmp_path}/state is not a folder" in result.stderr) == (ExitCode.CANNOT_CREATE, True)
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize("place", ["server.key_secret", "authorized"])
+def test_run_and_check_refuse_keys_that_others_can_change(
+    command: str, place: str, config: Path, folders: dict[str, str], tmp_path: Path
+) -> None:
+    write_keys(tmp_path, "server", *new_key_pair())
+    (tmp_path / "authorized").mkdir()
+    curve = f'server_secret_key_file = "{tmp_path}/server.key_secret"\nauthorized_keys_dir = "{tmp_path}/authorized"\n'
+    config.write_text(f"{config.read_text()}[publish.curve]\n{curve}")
+    (tmp_path / place).chmod(0o777)
+    result = retinad(command, str(config), **folders)
+    assert (result.returncode, f"chmod go-w {tmp_path}/{place}" in result.stderr) == (ExitCode.NO_PERMISSION, True)
+
+
+def test_run_reads_its_config_once(config: Path, folders: dict[str, str], tmp_path: Path) -> None:
+    """From a pipe, as `run --config <(...)` gives it, nothing is left for a second reader."""
+    (tmp_path / "state").write_text("not a folder")  # found after the config is loaded
+    result = subprocess.run(
+        [sys.executable, "-m", "retinad.daemon", "run", "--config", "/dev/stdin"],
+        input=f"{config.read_text()}[service]\nkeep_state = true\n",
+        capture_output=True,
+        text=True,
+        timeout=scaled(50),
+        check=False,
+        env=os.environ | folders,
+    )
+    assert (result.returncode, f"{tmp_path}/state is not a folder" in result.stderr) == (ExitCode.CANNOT_CREATE, True)
 
 
 @needs_root

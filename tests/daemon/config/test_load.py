@@ -906,6 +906,7 @@ def test_a_server_key_that_is_no_curve_key_is_an_error(refuse: Refuse, tmp_path:
 
 def test_a_clients_key_that_cannot_be_used_is_named(load: Load, tmp_path: Path) -> None:
     write_key(tmp_path / "server")
+    (tmp_path / "server").chmod(0o600)
     write_key(tmp_path / "good.key")
     write_key(tmp_path / "junk.key", SECRET)
     (tmp_path / "folder.key").mkdir()
