@@ -36,16 +36,14 @@ class ControlFolder:
 
     Attributes:
         folder: the private folder.
-        config: the config file.
     """
 
     folder: Path
-    config: Path
 
-    def reloaded(self) -> None:
-        """Keep a copy of the config file that has just been loaded. If the disk is full, only the copy is lost."""
+    def reloaded(self, text: str) -> None:
+        """Keep the text of the config that has just been loaded. If the disk is full, only this copy is lost."""
         with suppress(OSError), written_whole(self.folder / _CURRENT, PRIVATE) as file:
-            file.write(self.config.read_bytes())
+            file.write(text.encode())
 
     def take_renewals(self) -> Sequence[str] | None:
         """Return and clear the names of the cameras that a command asked to renew. None means all cameras."""
@@ -59,12 +57,15 @@ class ControlFolder:
 
 
 @contextmanager
-def open_control(runtime: Path, config: Path, environment: Mapping[str, str] = os.environ) -> Iterator[ControlFolder]:
+def open_control(
+    runtime: Path, config: Path, text: str, environment: Mapping[str, str] = os.environ
+) -> Iterator[ControlFolder]:
     """Let commands find this service until the context ends. Folders that killed services left behind are removed.
 
     Args:
         runtime: the runtime folder, which exists.
         config: the config file.
+        text: its text, as it was loaded.
         environment: the environment variables that the config was read with.
 
     Raises:
@@ -74,7 +75,7 @@ def open_control(runtime: Path, config: Path, environment: Mapping[str, str] = o
         pid = left.name.removeprefix(_FOLDER)
         if pid == str(os.getpid()) or not os.path.exists(f"/proc/{pid}"):  # a service that is starting has no lock yet
             shutil.rmtree(left, ignore_errors=True)
-    control = ControlFolder(runtime / f"{_FOLDER}{os.getpid()}", config)
+    control = ControlFolder(runtime / f"{_FOLDER}{os.getpid()}")
     control.folder.mkdir(mode=0o700, exist_ok=True)
     lock = take_lock(control.folder / _LOCK)
     try:
@@ -82,7 +83,7 @@ def open_control(runtime: Path, config: Path, environment: Mapping[str, str] = o
         place = {"config": os.path.realpath(config), "folder": os.getcwd(), "environment": kept}
         with written_whole(control.folder / _PLACE, PRIVATE) as file:
             file.write(json.dumps(place).encode())
-        control.reloaded()
+        control.reloaded(text)
         with suppress(OSError):
             shutil.copy(control.folder / _CURRENT, control.folder / _STARTED)
         yield control

@@ -73,7 +73,7 @@ def test_what_a_killed_service_left_is_no_service_and_is_removed(tmp_path: Path)
     assert find_services(environment)[0] == []
     config = tmp_path / "config.toml"
     config.touch()
-    with open_control(tmp_path, config, environment):
+    with open_control(tmp_path, config, config.read_text() if config.exists() else "", environment):
         (service,) = find_services(environment)[0]
         assert (service.pid, service.config, service.environment) == (os.getpid(), config, environment)
     left = sorted(path.name for path in tmp_path.iterdir())
