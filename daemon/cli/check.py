@@ -8,7 +8,7 @@ import typer
 
 from ..config.directories import writing_problem
 from ..exit_codes import ExitCode
-from .common import DEFAULT_CONFIG, ConfigArgument, load_service_config
+from .common import DEFAULT_CONFIG, ConfigArgument, load_service_config, reported_errors
 
 if TYPE_CHECKING:
     from ..config.service_config import ServiceConfig
@@ -47,6 +47,10 @@ def check(
                 "note: checked for root; if the service runs as another user: sudo -u USER retinad check", err=True
             )
         raise typer.Exit(refusals[0][0])
+    from retinad.pipeline.model.checkpoint import check_weights  # torch: after all plain mistakes
+
+    with reported_errors():
+        check_weights(loaded.model)
     if not memory:
         typer.echo(show_config(loaded), nl=False)
         return

@@ -22,7 +22,7 @@ from retinad.client.wire import Buffer
 from ..config import CurveConfig, PublishConfig
 from ..errors import PublishError
 from .authorized_keys import AuthorizedKeys
-from .endpoints import ipc_path, is_ipv6
+from .endpoints import NO_ADDRESS, ipc_path, is_ipv6
 from .inbound import InboundWatch
 from .refusals import KEY_START, UNKNOWN, Refusal, Refusals
 from .secret_key import load_secret_key
@@ -274,7 +274,7 @@ def _reason(error: zmq.ZMQError) -> str:
         case errno.EADDRINUSE:
             return "another process uses it (`ss -ltnp` shows which); a second service needs its own endpoints"
         case errno.ENODEV | errno.EADDRNOTAVAIL:
-            return "this machine has no such address; use an IP address or the name of an interface"
+            return NO_ADDRESS
         case _:
             return error.strerror
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import numpy as np
 import pytest
 
 from retinad.client.connection import new_key_pair
@@ -20,6 +21,7 @@ from retinad.daemon.cli.app import COMMANDS, SERVER_COMMANDS, python_problem, ru
 from retinad.daemon.config.directories import held
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.model.presets import PRESETS
+from retinad.pipeline.model.weight_paths import ZIP_START
 
 from ...deadlines import scaled
 
@@ -289,11 +291,70 @@ def test_a_checkpoint_that_is_none_ends_every_command_with_config(
     config.write_text(f'{config.read_text()}[model]\npreset = "tiny"\ndevice = "cpu"\ncheckpoint = "{weights}"\n')
     assert run_command(["check", str(config)]) == ExitCode.CONFIG
     assert "model.checkpoint: it is a git-lfs pointer" in capsys.readouterr().err
-    weights.write_bytes(b"\xff" * 100)  # only loading it can tell
-    assert run_command(["check", str(config)]) == ExitCode.OK
-    result = retinad("run", str(config), **folders)
-    assert result.returncode == ExitCode.CONFIG
-    assert "w.pt was not written by torch.save" in str(log_of(result)[-1]["event"])
+    weights.write_bytes(ZIP_START + b"\xff" * 100)  # only reading it can tell
+    for command in ("check", "run"):
+        result = retinad(command, str(config), **folders)
+        assert (result.returncode, f"checkpoint {weights} cannot be read" in result.stderr) == (ExitCode.CONFIG, True)
+
+
+def test_check_names_the_weights_that_a_checkpoint_lacks(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"some.weight": np.zeros(4, np.float32)}, tmp_path / "w.safetensors")
+    table = f'[model]\npreset = "tiny"\ndevice = "cpu"\ncheckpoint = "{tmp_path}/w.safetensors"\n'
+    config.write_text(config.read_text() + table)
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    assert "some.weight" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("w.pt", b"", "the file is empty"),
+        ("w.safetensors", b"", "the file is empty"),
+        ("w.safetensors", bytes(1000), "it begins with zeros"),
+        ("w.safetensors.index.json", bytes(1000), "it begins with zeros"),
+        ("w.safetensors", b"x" * 1000, "it is no safetensors file"),
+        (
+            "w.safetensors",
+            b"\x02" + bytes(7) + b"[]",
+            "it is no safetensors file: its header is not JSON that describes tensors",
+        ),
+        ("w.pt", b"x" * 1000, "it was not written by torch.save"),
+        ("w.txt", b"x" * 1000, "expected a file whose name ends in"),
+    ],
+)
+def test_check_refuses_a_file_that_holds_no_weights(
+    name: str, content: bytes, reason: str, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    config.write_text(f'{config.read_text()}[model]\ndevice = "cpu"\ncheckpoint = "{tmp_path / name}"\n')
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    assert f"model.checkpoint: {reason}" in capsys.readouterr().err
+
+
+def test_check_finds_a_download_that_stopped(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "w.safetensors"
+    save_file({"some.weight": np.zeros(400, np.float32)}, path)
+    size = path.stat().st_size
+    os.truncate(path, size - 4)
+    config.write_text(f'{config.read_text()}[model]\ndevice = "cpu"\ncheckpoint = "{path}"\n')
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    assert f"it was cut off: it has {size - 4} of {size} bytes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://192.0.2.1:5555", "tcp://nosuchcard:5555"])
+def test_check_and_run_refuse_an_address_that_this_machine_lacks(
+    endpoint: str, config: Path, folders: dict[str, str]
+) -> None:
+    config.write_text(f'{CAMERA}[publish]\nendpoints = ["{endpoint}"]\nallow_plaintext = true\n')
+    for command in ("run", "check"):
+        result = retinad(command, str(config), **folders)
+        assert (result.returncode, "this machine has no such address" in result.stderr) == (ExitCode.UNAVAILABLE, True)
 
 
 def test_a_conversion_accepts_the_config_of_a_machine_with_a_gpu(

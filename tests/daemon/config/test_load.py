@@ -37,6 +37,7 @@ from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frames import TokenGroup
 from retinad.pipeline.model.presets import LINGBOT_MAP, TINY
+from retinad.pipeline.model.weight_paths import ZIP_START
 
 ROOT = Path(__file__).parents[3]
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
@@ -138,7 +139,7 @@ def test_every_field_of_the_pipeline_can_be_set(config: type, table: type, elsew
 
 
 def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
-    (tmp_path / "weights.pt").touch()
+    (tmp_path / "weights.pt").write_bytes(ZIP_START)
     write_key(tmp_path / "server.key_secret")
     config = load(
         f"""
@@ -492,7 +493,7 @@ def test_an_inconsistent_shape_is_an_error(refuse: Refuse, shape: str, word: str
 
 
 def test_without_blocks_the_patch_embedding_is_published(load: Load, tmp_path: Path) -> None:
-    (tmp_path / "dino.pth").touch()
+    (tmp_path / "dino.pth").write_bytes(ZIP_START)
     model = load(
         f"""{CAMERA}[model]
         preset = "lingbot-map"
@@ -513,7 +514,7 @@ def test_consequences_of_a_broken_key_are_not_reported(refuse: Refuse) -> None:
 
 
 def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path: Path) -> None:
-    (tmp_path / "a.pt").touch()
+    (tmp_path / "a.pt").write_bytes(ZIP_START)
     both = f'[model]\ncheckpoint = "{tmp_path}/a.pt"\nbackbone_checkpoint = "{tmp_path}/a.pt"\n'
     messages = [problem.message for problem in refuse(f"{CAMERA}{both}")]
     assert any("no checkpoint as well" in message for message in messages)
