@@ -16,7 +16,7 @@ import torch
 
 from ..cache.backends.select import choose_backend
 from ..cache.kv_pool import KVCachePool
-from ..config import ModelConfig, ResizeMode, StreamConfig
+from ..config import Crop, ModelConfig, ResizeMode, StreamConfig
 from ..errors import AdmissionError, StateError
 from ..frames import PATCH_GROUPS, Frame, Outcome, Size
 from ..model.checkpoint import load_model
@@ -101,14 +101,20 @@ class Engine:
         """Counters and memory use. Cheap, so it may be called often."""
         return replace(self.executor.counts, streams=tuple(map(stream_statistics, self.streams)))
 
-    def open_stream(self, camera: str, stream: StreamConfig, resize: ResizeMode) -> None:
+    def open_stream(self, camera: str, stream: StreamConfig, resize: ResizeMode, crop: Crop | None = None) -> None:
         """Open a stream. Its memory is allocated at its first step, when the image size is known.
+
+        Args:
+            camera: the camera's name.
+            stream: the stream's settings.
+            resize: how frames are fitted to the model's image size.
+            crop: which part of the captured frames they are; a saved memory of another part is not restored.
 
         Raises:
             AdmissionError: `max_streams` are open.
             ValueError: the camera already has a stream.
         """
-        self.streams.open(camera, stream, resize)
+        self.streams.open(camera, stream, resize, crop)
 
     def close_stream(self, camera: str) -> None:
         """Drop a stream and its memory. Call `flush` first, or frames that still wait are lost. Idempotent."""

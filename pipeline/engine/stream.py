@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from ..cache.stream_cache import StreamState
-from ..config import ResizeMode, StreamConfig
+from ..config import Crop, ResizeMode, StreamConfig
 from ..frames import Flag, FrameStamp
 from .preprocess import ResizeGeometry
 from .replay import ReplayBuffer
@@ -46,6 +46,7 @@ class Stream:
         camera: the camera's name.
         config: the stream's settings.
         resize: how frames are fitted to the model's image size.
+        crop: the part of each captured frame that is used (see `CameraConfig`), or None for the whole frame.
         state: the stream's memory, or None while none is allocated.
         waiting: frames for the next step. The first frames of an epoch wait until `scale_frames` of them can run as one
             block.
@@ -63,6 +64,7 @@ class Stream:
     camera: str
     config: StreamConfig
     resize: ResizeMode
+    crop: Crop | None = None
     state: StreamState | None = None
     waiting: list[PreparedFrame] = field(default_factory=list)
     epoch: int = 0

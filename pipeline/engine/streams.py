@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..cache.kv_pool import KVCachePool
-from ..config import ModelConfig, ResizeMode, StreamConfig
+from ..config import Crop, ModelConfig, ResizeMode, StreamConfig
 from .admission import check_admission
 from .stream import Stream
 
@@ -39,7 +39,7 @@ class StreamRegistry:
         """A camera's stream, or None if it has none."""
         return self._streams.get(camera)
 
-    def open(self, camera: str, config: StreamConfig, resize: ResizeMode) -> None:
+    def open(self, camera: str, config: StreamConfig, resize: ResizeMode, crop: Crop | None = None) -> None:
         """Open a stream, without memory yet.
 
         Raises:
@@ -50,7 +50,7 @@ class StreamRegistry:
             raise ValueError(f"camera {camera!r} already has a stream")
         config = self._supported(config)
         check_admission(camera, config, len(self._streams), self._config, self._pool)
-        self._streams[camera] = Stream(camera, config, resize)
+        self._streams[camera] = Stream(camera, config, resize, crop)
 
     def close(self, camera: str) -> None:
         """Drop a stream and free its memory. Idempotent."""
