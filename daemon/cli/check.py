@@ -8,14 +8,15 @@ import typer
 
 from ..config.directories import writing_problem
 from ..exit_codes import ExitCode
-from .common import DEFAULT_CONFIG, ConfigArgument, load_service_config, reported_errors
+from .common import DEFAULT_CONFIG, ConfigArgument, HiddenOption, chosen_config, load_service_config, reported_errors
 
 if TYPE_CHECKING:
     from ..config.service_config import ServiceConfig
 
 
 def check(
-    config: ConfigArgument = DEFAULT_CONFIG,
+    config: ConfigArgument = None,
+    config_option: HiddenOption = None,
     memory: Annotated[
         bool,
         typer.Option("--memory", help="Print the device memory that each part takes, and whether the total fits."),
@@ -34,7 +35,7 @@ def check(
 
     if source_size is not None and not memory:
         raise typer.BadParameter("needs --memory", param_hint="--source-size")
-    loaded = load_service_config(config)
+    loaded = load_service_config(chosen_config(config, config_option) or DEFAULT_CONFIG)
     refusals = list(access_refusals(loaded))
     keeping_notes = () if refusals else _keeping_notes(loaded)
     for line in (*loaded.notes, *keeping_notes, *missing_paths(loaded.cameras)):

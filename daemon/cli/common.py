@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = Path("config.toml")
 PRESET_NAMES = " or ".join(PRESETS)
 
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", readable=False, help="The config file.")]
+# Every command takes its config as an argument and as an option; its help shows one of the two (see `chosen_config`).
+ConfigArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="CONFIG", readable=False, help="The config file.", show_default=str(DEFAULT_CONFIG)),
+]
+HiddenArgument = Annotated[Path | None, typer.Argument(metavar="CONFIG", readable=False, hidden=True)]
+HiddenOption = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", readable=False, hidden=True)]
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
@@ -38,6 +44,18 @@ def state_of(context: typer.Context) -> CommandState:
     """The state of the running command."""
     assert isinstance(context.obj, CommandState)
     return context.obj
+
+
+def chosen_config(argument: Path | None, option: Path | None) -> Path | None:
+    """The config file that a command line names as its argument, as its option or as both; None if it names none.
+
+    Raises:
+        typer.BadParameter: it names two different files.
+    """
+    if argument is not None and option is not None and os.path.realpath(argument) != os.path.realpath(option):
+        reason = f"the config file is given twice, as {option} and as {argument}"
+        raise typer.BadParameter(reason, param_hint="--config")
+    return argument or option
 
 
 def load_service_config(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> "ServiceConfig":

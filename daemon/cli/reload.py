@@ -5,26 +5,25 @@ from typing import Annotated
 
 import typer
 
-from .common import DEFAULT_CONFIG, ConfigArgument, reported_errors
+from .common import DEFAULT_CONFIG, ConfigArgument, HiddenOption, chosen_config, reported_errors
 from .running import running_service
 
 
 def reload(
-    config: ConfigArgument = DEFAULT_CONFIG,
+    config: ConfigArgument = None,
+    config_option: HiddenOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing: print what would change, and what that costs.")
     ] = False,
 ) -> None:
     """Make the service of a config read it again. What changes is printed; an invalid config changes nothing."""
     from ..config.load import load_config
-    from ..service.access import check_keys
     from ..service.reload_plan import applicable, plan_reload
 
-    service = running_service(config)
+    service = running_service(chosen_config(config, config_option) or DEFAULT_CONFIG)
     os.chdir(service.working_folder)
     with reported_errors():
         new = load_config(service.config, service.environment)
-        check_keys(new)
         started = load_config(service.started, service.environment)
         running = applicable(started, load_config(service.current, service.environment))
     for line in list(plan_reload(running, new).lines()) or ["nothing changes"]:

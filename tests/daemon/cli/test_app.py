@@ -180,6 +180,47 @@ def test_the_help_lists_every_preset(help_of: Callable[..., str], command: str) 
     assert all(name in help_of(command) for name in PRESETS)
 
 
+TAKE_A_CONFIG = {
+    "run": (),
+    "check": (),
+    "cameras": (),
+    "reload": (),
+    "bench": (),
+    "renew": (),
+    "extract": ("synthetic:", "-o", "out"),
+    "convert": ("w.pt", "-o", "y.safetensors", "--mixers", "kda"),
+}
+
+
+@pytest.mark.parametrize("command", TAKE_A_CONFIG)
+def test_every_command_takes_its_config_as_an_argument_and_as_an_option(
+    command: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("retinad.daemon.service.run.run_service", refuse_config)
+    others = TAKE_A_CONFIG[command]
+    named = [*others[:1], "./none.toml", *others[1:]]
+    spellings = (named, [*others, "--config", "none.toml"], [*named, "-c", f"{tmp_path}/none.toml"])
+    for arguments in spellings:
+        code = run_command([command, *arguments])
+        assert code == (ExitCode.UNAVAILABLE if command in ("renew", "reload") else ExitCode.CONFIG)
+        assert "none.toml" in capfd.readouterr().err
+    assert run_command([command, *named, "--config", "other.toml"]) == ExitCode.USAGE
+    assert "the config file is given twice" in capfd.readouterr().err
+
+
+def refuse_config(path: Path, stack: object) -> ExitCode:
+    """In place of the service, whose log takes over the process's output."""
+    sys.stderr.write(f"{path}\n")
+    return ExitCode.CONFIG
+
+
+@pytest.mark.parametrize("command", TAKE_A_CONFIG)
+def test_the_help_shows_one_way_to_name_the_config(command: str, help_of: Callable[..., str]) -> None:
+    text = help_of(command)
+    assert ("--config" in text) != ("CONFIG" in text.replace("--config", ""))
+
+
 def test_a_conversion_never_overwrites_its_own_source(tmp_path: Path) -> None:
     source = tmp_path / "w.safetensors"
     source.write_bytes(b"the only copy")

@@ -39,7 +39,7 @@ def test_a_running_service_is_asked_by_the_name_of_its_config(
         receive_until(records_in, record_of("b", 5))
 
         assert retinad("renew", "c", "--config", path)[0] == ExitCode.USAGE
-        assert retinad("renew", "b", "--config", path)[0] == ExitCode.OK
+        assert retinad("renew", path, "b")[0] == ExitCode.OK
         receive_until(records_in, epoch_of("b", 1))
         (line,) = (line for line in service.events() if line["event"] == "streams begin new epochs")
         assert line["cameras"] == ["b"]
