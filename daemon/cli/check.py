@@ -24,6 +24,10 @@ def check(
     source_size: Annotated[
         str | None, typer.Option(metavar="WIDTHxHEIGHT", help="With --memory: the size of every camera's frames.")
     ] = None,
+    card: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="With --memory: compute for a GPU of this size (8GB), here or not."),
+    ] = None,
 ) -> None:
     """Print the config with all defaults and without secrets, or everything that is wrong with it.
 
@@ -35,7 +39,8 @@ def check(
 
     if source_size is not None and not memory:
         raise typer.BadParameter("needs --memory", param_hint="--source-size")
-    loaded = load_service_config(chosen_config(config, config_option) or DEFAULT_CONFIG)
+    card_bytes = _card_bytes(card, memory)
+    loaded = load_service_config(chosen_config(config, config_option) or DEFAULT_CONFIG, for_card=card is not None)
     refusals = list(access_refusals(loaded))
     keeping_notes = () if refusals else _keeping_notes(loaded)
     for line in (*loaded.notes, *keeping_notes, *missing_paths(loaded.cameras)):
@@ -62,9 +67,22 @@ def check(
 
     try:
         size = None if source_size is None else parse_size(source_size, ANY)
-        typer.echo(memory_report(loaded, size, device_bytes(loaded.model.device)))
+        typer.echo(memory_report(loaded, size, card_bytes or device_bytes(loaded.model.device), card=card is not None))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--source-size") from error
+
+
+def _card_bytes(card: str | None, memory: bool) -> int | None:
+    from .sizes import parse_card
+
+    if card is None:
+        return None
+    if not memory:
+        raise typer.BadParameter("needs --memory", param_hint="--card")
+    try:
+        return parse_card(card)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--card") from error
 
 
 def _keeping_notes(config: "ServiceConfig") -> Iterator[str]:

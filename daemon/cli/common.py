@@ -58,12 +58,14 @@ def chosen_config(argument: Path | None, option: Path | None) -> Path | None:
     return argument or option
 
 
-def load_service_config(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> "ServiceConfig":
+def load_service_config(
+    path: Path, overrides: Mapping[str, str] = MappingProxyType({}), *, for_card: bool = False
+) -> "ServiceConfig":
     """Load a service's config; an error ends the command. Entries of `overrides` replace environment variables."""
     from ..config.load import load_config
 
     with reported_errors():
-        return load_config(path, os.environ | dict(overrides))
+        return load_config(path, os.environ | dict(overrides), for_card=for_card)
 
 
 def load_job(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "JobConfig":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.errors import ModelError
+from retinad.pipeline.model.placement import CARD
 
 from .errors import ConfigError, Problem
 from .merge import merge
@@ -37,13 +38,16 @@ __all__ = [
 ]
 
 
-def load_config(source: Path | Document, environment: Mapping[str, str] = os.environ) -> ServiceConfig:
+def load_config(
+    source: Path | Document, environment: Mapping[str, str] = os.environ, *, for_card: bool = False
+) -> ServiceConfig:
     """Load the service's config.
 
     Args:
         source: the TOML file, or its parsed form (see `read_document`).
         environment: variables `RETINAD_<TABLE>__<KEY>`, each of which overrides a key, and those that systemd sets for
             directories and credentials.
+        for_card: whether the model is for a GPU that need not be in this machine, whatever `device` is.
 
     Raises:
         ConfigError: something is wrong; the error lists all of it.
@@ -52,6 +56,8 @@ def load_config(source: Path | Document, environment: Mapping[str, str] = os.env
     document = read_document(source) if isinstance(source, Path) else source
     merged = merge(document.data, environment)
     tables = validate(merged.data)
+    if for_card:
+        tables = replace(tables, model=tables.model.model_copy(update={"device": CARD}))
     resolved = resolve_service(tables, environment, is_refused=bool(merged.problems or tables.faults))
     origins = Origins(document.file, document.places, merged.overrides)
     origins.refuse((*tables.faults, *resolved.faults), merged.problems)

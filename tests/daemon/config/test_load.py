@@ -1073,3 +1073,13 @@ def test_a_crop_is_compared_with_a_size_that_is_known(load: Load, refuse: Refuse
     assert load(text.format("rtsp://h/x")).cameras[0].crop == (320, 240, 320, 240)
     (problem,) = refuse(text.format("synthetic:?width=600"))
     assert "crop = [320, 240, 320, 240] reaches beyond a frame of 600x480 pixels" in problem.message
+
+
+def test_float8_on_a_gpu_that_lacks_it_is_an_error(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinad.daemon.config.model.resolve_device", lambda device: "cuda:0")
+    monkeypatch.setattr("retinad.daemon.config.model.device_capability", lambda device: (8, 6))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    model = 'preset = "lingbot-map"\ndevice = "cuda:0"\nmemory_dtype = "float8_e4m3fn"\n'
+    (problem,) = refuse(f"{CAMERA}[model]\n{model}")
+    assert problem.key == "model.memory_dtype"
+    assert "needs a GPU of compute capability 8.9 or more; cuda:0 has 8.6" in str(problem)
