@@ -92,6 +92,9 @@ def keep_kernels_of(context: typer.Context) -> None:
     except DirectoryError as error:
         typer.echo(f"retinad: {error}", err=True)
         raise typer.Exit(error.code) from error
+    if cache.is_foreign and cache.folder is None:
+        typer.echo(f"retinad: {cache.problem}", err=True)
+        raise typer.Exit(ExitCode.NO_PERMISSION)
     if cache.problem is not None:
         typer.echo(f"retinad: compiled kernels are not kept: {cache.problem}", err=True)
     if cache.removed:

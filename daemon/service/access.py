@@ -13,7 +13,7 @@ from ..config.directories import DirectoryError, UnwritableError, check_private,
 from ..config.keys import error_text
 from ..config.service_config import ServiceConfig
 from ..exit_codes import ExitCode
-from ..kernel_cache import VARIABLES
+from ..kernel_cache import VARIABLES, foreign_folder
 
 Refusal = tuple[ExitCode, str]
 """The exit code with which `run` would end, and why."""
@@ -44,6 +44,8 @@ def check_keys(config: ServiceConfig) -> None:
 
 
 def _check_cache() -> None:
+    if (problem := foreign_folder(os.environ)) is not None:
+        raise DirectoryError(ExitCode.NO_PERMISSION, problem)
     try:
         check_private(find_directories(os.environ).cache)
     except DirectoryError as error:

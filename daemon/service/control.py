@@ -18,6 +18,7 @@ from pathlib import Path
 
 from retinad.pipeline.files.atomic import PRIVATE, written_whole
 from retinad.pipeline.files.lock import take_lock
+from retinad.pipeline.files.ownership import check_folder
 
 from ..config.directories import find_directories
 
@@ -152,8 +153,12 @@ def find_services(environment: Mapping[str, str] = os.environ) -> tuple[list[Run
 
     Raises:
         OSError: a folder may not be read.
+        NotOursError: another user could have made what is in a runtime folder.
     """
     folders = list(dict.fromkeys((find_directories(environment).runtime, SYSTEM_RUNTIME)))
+    for runtime in folders:
+        if runtime.is_dir() and runtime != SYSTEM_RUNTIME:  # below /run, which only root writes to
+            check_folder(runtime)
     found = [_read(folder) for runtime in folders if runtime.is_dir() for folder in _services(runtime)]
     return found, folders
 
@@ -161,6 +166,16 @@ def find_services(environment: Mapping[str, str] = os.environ) -> tuple[list[Run
 def _services(runtime: Path) -> list[Path]:
     names = sorted(os.listdir(runtime))
     return [runtime / name for name in names if name.startswith(_FOLDER) and _is_alive(runtime / name)]
+
+
+def _is_its_own(folder: Path) -> bool:
+    # Whether the folder belongs to the user of the process that it names. The user of the service could otherwise make
+    # root send a signal to any process, which ends most of them.
+    try:
+        status = Path("/proc", folder.name.removeprefix(_FOLDER), "status").read_text()
+        return f"\nUid:\t{folder.stat().st_uid}\t" in status
+    except OSError:
+        return False
 
 
 def _read(folder: Path) -> RunningService:
@@ -178,7 +193,7 @@ def _read(folder: Path) -> RunningService:
 def _is_alive(folder: Path) -> bool:
     # The lock ends with the process, whose id may then be given to another. The service takes the lock before it writes
     # its place, so that this look-up cannot disturb it.
-    if not (folder / _PLACE).exists():
+    if not (folder / _PLACE).exists() or not _is_its_own(folder):
         return False
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
