@@ -36,10 +36,10 @@ def choose_execution(
     Raises:
         ModelError: the configured execution is impossible with this model, attention backend or device.
     """
-    if config.device.startswith("cuda") and config.memory_dtype != "auto":
-        refuse(capability_conflicts(config, device_capability(config.device)))
     obstacle = fusing_obstacle(config, triton=isinstance(backend, TritonBackend))
     refuse(execution_conflicts(config, obstacle))
+    if config.device.startswith("cuda") and config.memory_dtype != "auto":
+        refuse(capability_conflicts(config, device_capability(config.device)))
     if config.execution == "plain" or obstacle is not None:
         return Execution("plain", None)
     assert isinstance(model, Aggregator), "a network of depth 0 has nothing to fuse"
