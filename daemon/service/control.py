@@ -169,11 +169,11 @@ def _services(runtime: Path) -> list[Path]:
 
 
 def _is_its_own(folder: Path) -> bool:
-    # Whether the folder belongs to the user of the process that it names. The user of the service could otherwise make
-    # root send a signal to any process, which ends most of them.
+    # Whether the folder, which is no link, belongs to the user of the process that it names. The service's user could
+    # otherwise make root send a signal to any process, which ends most of them.
     try:
         status = Path("/proc", folder.name.removeprefix(_FOLDER), "status").read_text()
-        return f"\nUid:\t{folder.stat().st_uid}\t" in status
+        return not folder.is_symlink() and f"\nUid:\t{folder.lstat().st_uid}\t" in status
     except OSError:
         return False
 

@@ -69,11 +69,13 @@ def check_unchangeable(path: Path) -> None:
     for place in dict.fromkeys((path, real)):
         check_way(place)
     _check_owner(path, path.lstat())
-    found = real.lstat()
-    _check_owner(real, found)
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not os.statvfs(real).f_flag & os.ST_RDONLY:
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "file")
-        raise NotOursError(f"other users can write to the {kind} {real} (mode {_mode(found)}): chmod go-w {real}")
+    for place, shared in ((real.parent, stat.S_ISVTX), (real, 0)):
+        found = place.lstat()
+        _check_owner(place, found)
+        is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & shared
+        if is_open and not os.statvfs(place).f_flag & os.ST_RDONLY:
+            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "file")
+            raise NotOursError(f"other users can write to the {kind} {place} (mode {_mode(found)}): chmod go-w {place}")
 
 
 def others_can_read(path: Path) -> str | None:

@@ -169,6 +169,9 @@ def test_a_secret_key_in_a_folder_of_a_stranger_is_refused(keys: Keys, tmp_path:
         with pytest.raises(AccessError, match=f"the folder {folder} belongs to another user"):
             make_publisher(curve=CurveConfig(secret, keys.authorized)).open()
         os.chown(folder, 0, 0)
+    theirs.chmod(0o775)
+    with pytest.raises(AccessError, match=f"write to the folder {theirs}.*chmod go-w"):
+        make_publisher(curve=CurveConfig(secret, keys.authorized)).open()
     theirs.chmod(0o777)
     with pytest.raises(AccessError, match="every user can replace what is in"):
         make_publisher(curve=CurveConfig(secret, keys.authorized)).open()
