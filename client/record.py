@@ -87,8 +87,10 @@ class FeaturesRecord(RecordFields, frozen=True, kw_only=True, eq=False):
         """
         target = Path(path)
         partial = target.with_name(f".{target.name}.part")
+        partial.unlink(missing_ok=True)
         try:
-            with zipfile.ZipFile(partial, "w") as archive:
+            # "x" follows no link, which another user may have made in a shared folder.
+            with partial.open("xb") as file, zipfile.ZipFile(file, "w") as archive:
                 _write(archive, "header.json", np.array(msgspec.json.encode(self.header()).decode()))
                 for name, array in self.tensors.items():
                     _write(archive, name, array)

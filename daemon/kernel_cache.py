@@ -9,11 +9,13 @@ others are `config/load.py`, `config/job.py` and `systemd.py`), and the only one
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+
+from retinad.pipeline.files.ownership import NotOursError, check_way
 
 from .config.directories import DirectoryError, find_directories, make_private
 from .exit_codes import ExitCode
@@ -51,7 +53,8 @@ class KernelCache:
 def keep_kernels(stack: ExitStack, environment: MutableMapping[str, str] = os.environ) -> KernelCache:
     """Make libraries keep compiled kernels in the service's cache directory. Call it before any of them is imported.
 
-    A variable that is already set is left unchanged. If the directory cannot be used, a temporary one replaces it.
+    A variable that is already set is left unchanged, but its folder must not be one in which others can replace files.
+    If the cache directory cannot be used, a temporary one replaces it.
 
     Args:
         stack: removes the temporary folder when it closes.
@@ -60,6 +63,8 @@ def keep_kernels(stack: ExitStack, environment: MutableMapping[str, str] = os.en
     Raises:
         DirectoryError: neither the cache directory nor one for temporary files can be used.
     """
+    if (problem := foreign_folder(environment)) is not None:
+        return KernelCache(None, problem, is_foreign=True)
     missing = [name for name in VARIABLES if not environment.get(name)]
     if not missing:
         return KernelCache(None)
@@ -67,6 +72,19 @@ def keep_kernels(stack: ExitStack, environment: MutableMapping[str, str] = os.en
     for name in missing:
         environment[name] = f"{cache.folder}/{VARIABLES[name]}"
     return cache
+
+
+def foreign_folder(environment: Mapping[str, str]) -> str | None:
+    """Why another user could put code into a folder that the operator has set; None if nobody could."""
+    for name in VARIABLES:
+        if value := environment.get(name):
+            try:
+                check_way(Path(value) / "kernel")
+            except NotOursError as error:
+                return f"{name}: {error}"
+            except OSError:  # the library reports it
+                continue
+    return None
 
 
 def _open(folder: Path, stack: ExitStack) -> KernelCache:

@@ -12,6 +12,10 @@ from typing import Literal
 from .config import ModelConfig
 from .errors import ModelError
 
+FLOAT8_CAPABILITY = (8, 9)
+"""The least compute capability of a GPU that converts float8_e4m3fn: Ada, Hopper and later. Triton compiles it for no
+older one."""
+
 HEAD_DIMS = (64, 128)
 """Head dimensions (channels / heads) that the Triton and FlashInfer kernels support."""
 
@@ -34,10 +38,25 @@ class ConfigFault:
         return f"{self.reason}: {self.advice}"
 
 
-def find_conflicts(config: ModelConfig) -> tuple[ConfigFault, ...]:
-    """Find all faults of a config whose `device` and `dtype` are already chosen."""
-    triton = config.attention in {"auto", "triton"} and kernel_obstacle("triton", config) is None
-    return attention_conflicts(config) + execution_conflicts(config, fusing_obstacle(config, triton=triton))
+def find_conflicts(config: ModelConfig, *, elsewhere: bool = False) -> tuple[ConfigFault, ...]:
+    """Find all faults of a config whose `device` and `dtype` are already chosen.
+
+    Args:
+        config: the model.
+        elsewhere: whether it runs on another machine, whose packages are not known.
+    """
+    triton = config.attention in {"auto", "triton"} and kernel_obstacle("triton", config, elsewhere=elsewhere) is None
+    obstacle = fusing_obstacle(config, triton=triton, elsewhere=elsewhere)
+    return attention_conflicts(config, elsewhere=elsewhere) + execution_conflicts(config, obstacle)
+
+
+def capability_conflicts(config: ModelConfig, capability: tuple[int, int]) -> tuple[ConfigFault, ...]:
+    """Find what a GPU of this compute capability cannot do."""
+    if config.memory_dtype == "auto" or capability >= FLOAT8_CAPABILITY:
+        return ()
+    wanted, found = ("{}.{}".format(*numbers) for numbers in (FLOAT8_CAPABILITY, capability))
+    needs = f"memory_dtype {config.memory_dtype!r} needs a GPU of compute capability {wanted} or more"
+    return (ConfigFault("memory_dtype", f"{needs}; {config.device} has {found}", "set memory_dtype = 'auto'"),)
 
 
 def refuse(faults: Sequence[ConfigFault]) -> None:
@@ -46,12 +65,12 @@ def refuse(faults: Sequence[ConfigFault]) -> None:
         raise ModelError("; ".join(map(str, faults)))
 
 
-def attention_conflicts(config: ModelConfig) -> tuple[ConfigFault, ...]:
+def attention_conflicts(config: ModelConfig, *, elsewhere: bool = False) -> tuple[ConfigFault, ...]:
     """Find the reason, if any, why the attention backend named in the config cannot be used."""
     if config.attention not in {"triton", "flashinfer"}:
         return ()
     kernels: Literal["triton", "flashinfer"] = "triton" if config.attention == "triton" else "flashinfer"
-    obstacle = kernel_obstacle(kernels, config)
+    obstacle = kernel_obstacle(kernels, config, elsewhere=elsewhere)
     return () if obstacle is None else (ConfigFault("attention", obstacle, "set attention = 'dense'"),)
 
 
@@ -72,7 +91,9 @@ def execution_conflicts(config: ModelConfig, obstacle: str | None) -> tuple[Conf
     return tuple(faults)
 
 
-def kernel_obstacle(kernels: Literal["triton", "flashinfer"], config: ModelConfig) -> str | None:
+def kernel_obstacle(
+    kernels: Literal["triton", "flashinfer"], config: ModelConfig, *, elsewhere: bool = False
+) -> str | None:
     """The reason why these attention kernels cannot run, or None if there is no known reason."""
     head_dim = config.network.channels // config.network.heads
     if not config.device.startswith("cuda"):
@@ -83,28 +104,29 @@ def kernel_obstacle(kernels: Literal["triton", "flashinfer"], config: ModelConfi
         return f"flashinfer does not support a KV cache in {config.memory_dtype}"
     if head_dim not in HEAD_DIMS:
         return f"{kernels} supports heads of 64 or 128 channels, not {head_dim}"
-    if importlib.util.find_spec(kernels) is None:
+    if not elsewhere and importlib.util.find_spec(kernels) is None:
         return f"{kernels} is not installed (it comes with retinad[gpu])"
     return None
 
 
-def fusing_obstacle(config: ModelConfig, *, triton: bool) -> str | None:
+def fusing_obstacle(config: ModelConfig, *, triton: bool, elsewhere: bool = False) -> str | None:
     """The reason why fused kernels or the requested CUDA graphs cannot run, or None if there is no known reason.
 
     Args:
         config: the model.
         triton: whether attention is computed by the Triton kernel.
+        elsewhere: see `find_conflicts`.
     """
     if not config.network.depth:
         return "a network of depth 0 has nothing to fuse"
     if config.attention_layers and not triton:
-        obstacle = kernel_obstacle("triton", config)
+        obstacle = kernel_obstacle("triton", config, elsewhere=elsewhere)
         return "fused kernels need attention = 'triton'" + (f", and {obstacle}" if obstacle else "")
     if config.dtype == "float32":
         return "fused kernels need dtype = 'bfloat16' or 'float16'"
     on_cuda = config.device.startswith("cuda")
     if not on_cuda and config.execution != "fused":
         return f"CUDA graphs need a CUDA device, not {config.device}"
-    if on_cuda and importlib.util.find_spec("triton") is None:
+    if on_cuda and not elsewhere and importlib.util.find_spec("triton") is None:
         return "triton is not installed: install retinad[gpu]"
     return None

@@ -16,6 +16,10 @@ MixerName = Literal["attention", "kda"]
 RtspTransport = Literal["tcp", "udp"]
 
 
+Crop = tuple[int, int, int, int]
+"""Left column, top row, width and height, in pixels, of the part of a captured frame that is used."""
+
+
 class CaptureMode(StrEnum):
     """What happens when frames arrive faster than the model can process them."""
 
@@ -143,7 +147,7 @@ class CameraConfig:
     fourcc: str | None = None
     stream: StreamConfig = StreamConfig()
     enabled: bool = True
-    crop: tuple[int, int, int, int] | None = None
+    crop: Crop | None = None
     outputs: tuple[OutputKind, ...] | None = None
 
     @property

@@ -9,7 +9,7 @@ PipelineError
 │   └── DeviceError     the device itself failed: the process must stop
 ├── StateError      a stream's memory cannot be saved, or a state file does not match the stream
 └── PublishError    an endpoint or a key cannot be used as configured
-    └── AccessError     another user could replace the socket of an endpoint
+    └── AccessError     another user could replace the socket of an endpoint, or change a key
 """
 
 from collections.abc import Sequence
@@ -102,4 +102,4 @@ class PublishError(PipelineError):
 
 
 class AccessError(PublishError):
-    """Another user made a file of an endpoint, or could replace its socket and publish in its place."""
+    """Another user made a file of an endpoint, could publish in its place, or could change a key."""

@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from .common import PRESET_NAMES, keep_kernels_of, load_service_config, reported_job_errors, try_output
+from .common import (
+    PRESET_NAMES,
+    HiddenOption,
+    chosen_config,
+    keep_kernels_of,
+    load_service_config,
+    reported_job_errors,
+    try_output,
+)
 
 
 def bench(
@@ -20,6 +28,7 @@ def bench(
             "the sizes of all, are ignored.",
         ),
     ] = None,
+    config_option: HiddenOption = None,
     cameras: Annotated[
         int, typer.Option(metavar="N", min=1, max=1024, help="Number of synthetic cameras, which replace the config's.")
     ] = 1,
@@ -48,6 +57,7 @@ def bench(
     ] = None,
 ) -> None:
     """Measure the model alone, then the whole path from a synthetic camera to a subscriber."""
+    chosen = chosen_config(config, config_option)
     keep_kernels_of(context)
     from ..bench.plan import BenchPlan
     from ..bench.run import bench as run_bench
@@ -63,5 +73,5 @@ def bench(
     default = importlib.resources.files("retinad.daemon").joinpath("config.toml")
     with importlib.resources.as_file(default) as default_path:
         overrides = {} if preset is None else {"RETINAD_MODEL__PRESET": preset}
-        loaded = load_service_config(config or default_path, overrides)
+        loaded = load_service_config(chosen or default_path, overrides)
     raise typer.Exit(run_bench(BenchPlan(loaded, cameras, frame_size, steps, window_full, fps), json_file, compare))

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = Path("config.toml")
 PRESET_NAMES = " or ".join(PRESETS)
 
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", readable=False, help="The config file.")]
+# Every command takes its config as an argument and as an option; its help shows one of the two (see `chosen_config`).
+ConfigArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="CONFIG", readable=False, help="The config file.", show_default=str(DEFAULT_CONFIG)),
+]
+HiddenArgument = Annotated[Path | None, typer.Argument(metavar="CONFIG", readable=False, hidden=True)]
+HiddenOption = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", readable=False, hidden=True)]
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
@@ -40,12 +46,26 @@ def state_of(context: typer.Context) -> CommandState:
     return context.obj
 
 
-def load_service_config(path: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> "ServiceConfig":
+def chosen_config(argument: Path | None, option: Path | None) -> Path | None:
+    """The config file that a command line names as its argument, as its option or as both; None if it names none.
+
+    Raises:
+        typer.BadParameter: it names two different files.
+    """
+    if argument is not None and option is not None and os.path.realpath(argument) != os.path.realpath(option):
+        reason = f"the config file is given twice, as {option} and as {argument}"
+        raise typer.BadParameter(reason, param_hint="--config")
+    return argument or option
+
+
+def load_service_config(
+    path: Path, overrides: Mapping[str, str] = MappingProxyType({}), *, for_card: bool = False
+) -> "ServiceConfig":
     """Load a service's config; an error ends the command. Entries of `overrides` replace environment variables."""
     from ..config.load import load_config
 
     with reported_errors():
-        return load_config(path, os.environ | dict(overrides))
+        return load_config(path, os.environ | dict(overrides), for_card=for_card)
 
 
 def load_job(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "JobConfig":
@@ -72,6 +92,9 @@ def keep_kernels_of(context: typer.Context) -> None:
     except DirectoryError as error:
         typer.echo(f"retinad: {error}", err=True)
         raise typer.Exit(error.code) from error
+    if cache.is_foreign and cache.folder is None:
+        typer.echo(f"retinad: {cache.problem}", err=True)
+        raise typer.Exit(ExitCode.NO_PERMISSION)
     if cache.problem is not None:
         typer.echo(f"retinad: compiled kernels are not kept: {cache.problem}", err=True)
     if cache.removed:
@@ -81,8 +104,9 @@ def keep_kernels_of(context: typer.Context) -> None:
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """End the command with a message if the config, the model or the device has an error that the user can fix."""
-    from retinad.pipeline.errors import DeviceError, ModelError, SettingError
+    from retinad.pipeline.errors import AccessError, DeviceError, ModelError, PublishError, SettingError
 
+    from ..config.keys import error_text
     from ..config.load import ConfigError
 
     try:
@@ -96,9 +120,10 @@ def reported_errors() -> Iterator[None]:
     except DeviceError as error:
         typer.echo(f"retinad: the device failed: {error}", err=True)
         raise typer.Exit(ExitCode.FAULT) from error
-    except ModelError as error:
-        typer.echo(f"retinad: {error}", err=True)
-        raise typer.Exit(ExitCode.UNAVAILABLE) from error
+    except (ModelError, PublishError) as error:
+        typer.echo(f"retinad: {error_text(error)}", err=True)
+        code = ExitCode.NO_PERMISSION if isinstance(error, AccessError) else ExitCode.UNAVAILABLE
+        raise typer.Exit(code) from error
 
 
 @contextmanager

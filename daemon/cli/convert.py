@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import ConfigOption, load_job, one_of, reported_job_errors, try_output
+from .common import ConfigOption, HiddenArgument, chosen_config, load_job, one_of, reported_job_errors, try_output
 
 if TYPE_CHECKING:
     from retinad.pipeline.config import MixerName
@@ -32,6 +32,7 @@ def convert(
     out: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", readable=False, help="The .safetensors file to write.")
     ],
+    config_argument: HiddenArgument = None,
     config: ConfigOption = None,
     preset: Annotated[
         str | None,
@@ -48,15 +49,15 @@ def convert(
     from retinad.pipeline.model.convert import LOST
     from retinad.pipeline.model.convert import convert as run_conversion
 
-    pattern = _pattern(mixers)
+    path, pattern = chosen_config(config_argument, config), _pattern(mixers)
     if out.suffix != ".safetensors":
         raise typer.BadParameter("expected a name that ends in .safetensors", param_hint="--output")
     if _is_same(checkpoint, out):
         raise typer.BadParameter("this is the checkpoint itself, which would be overwritten", param_hint="--output")
     with reported_job_errors():
         try_output(out)
-        name = preset or (None if config else _DEFAULT_PRESET)
-        model = load_job(config, (("--preset", "preset", name), *_ON_CPU)).model
+        name = preset or (None if path else _DEFAULT_PRESET)
+        model = load_job(path, (("--preset", "preset", name), *_ON_CPU)).model
         tokens = tokens_per_frame(model)
         done = run_conversion(checkpoint, out, model.network, pattern, half_life_tokens=half_life * tokens, seed=seed)
     blocks = ", ".join(map(str, done.blocks))

@@ -7,7 +7,16 @@ import typer
 
 from retinad.pipeline.sources.registry import KINDS, describe_kinds
 
-from .common import ConfigOption, PresetOption, keep_kernels_of, load_job, one_of, reported_job_errors
+from .common import (
+    ConfigOption,
+    HiddenArgument,
+    PresetOption,
+    chosen_config,
+    keep_kernels_of,
+    load_job,
+    one_of,
+    reported_job_errors,
+)
 
 _RECORDING = f"A recording: {describe_kinds(tuple(kind for kind in KINDS if kind.ends))}."
 
@@ -18,6 +27,7 @@ def extract(
     out: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT", readable=False, help="Folder for the features.")
     ],
+    config_argument: HiddenArgument = None,
     config: ConfigOption = None,
     preset: PresetOption = None,
     checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Overrides model.checkpoint.")] = None,
@@ -48,6 +58,7 @@ def extract(
     ] = 60.0,
 ) -> None:
     """Write a recording's features to files. If it is stopped or killed, the same command resumes it."""
+    path = chosen_config(config_argument, config)
     keep_kernels_of(context)
     import anyio
 
@@ -71,7 +82,7 @@ def extract(
     )
     kind = form or ("npz" if out.suffix == ".npz" else "safetensors")
     with reported_job_errors():
-        job = load_job(config, options)
+        job = load_job(path, options)
         wanted = Extraction(
             source=source,
             out=out,

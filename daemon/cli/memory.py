@@ -18,7 +18,7 @@ from retinad.pipeline.sources.registry import parse_source
 from ..config.service_config import ServiceConfig
 
 
-def memory_report(config: ServiceConfig, size: Size | None, device_bytes: int) -> str:
+def memory_report(config: ServiceConfig, size: Size | None, device_bytes: int, *, card: bool = False) -> str:
     """The estimate as text: memory for the weights, each camera and the largest forward pass, and the total.
 
     The total is compared with the memory of the device.
@@ -28,16 +28,18 @@ def memory_report(config: ServiceConfig, size: Size | None, device_bytes: int) -
         size: width and height of every camera's frames. If None, each camera's size is taken from the config, or else a
             4:3 size is assumed.
         device_bytes: size of the device's memory in bytes.
+        card: whether the device is a card that need not be in this machine.
 
     Raises:
         ValueError: frames of this size cannot be resized to the model.
     """
     sizes = [_size_of(camera, size) for camera in config.cameras]
-    return "\n".join(_lines(config.model, estimate_memory(config.model, config.cameras, sizes), device_bytes))
+    estimate = estimate_memory(config.model, config.cameras, sizes)
+    return "\n".join(_lines(config.model, estimate, device_bytes, "the card" if card else config.model.device))
 
 
-def _lines(model: ModelConfig, estimate: MemoryEstimate, device_bytes: int) -> Iterator[str]:
-    yield _computed_for(model)
+def _lines(model: ModelConfig, estimate: MemoryEstimate, device_bytes: int, device: str) -> Iterator[str]:
+    yield _computed_for(model, device)
     mixers = ", ".join(f"{model.running_mixers.count(name)} {name}" for name in dict.fromkeys(model.running_mixers))
     parameters = f"{estimate.parameters / 1e6:.1f} million parameters"
     yield f"weights: {gib(estimate.weights_bytes)}, {parameters}; global blocks that run: {mixers or 0}"
@@ -49,14 +51,14 @@ def _lines(model: ModelConfig, estimate: MemoryEstimate, device_bytes: int) -> I
             "of {}x{}".format(*ASSUMED_SIZE)
         )
     yield f"largest forward pass: about {gib(estimate.forward_bytes)} for {_counted(estimate.forward_frames)}"
-    yield f"total: {gib(estimate.total_bytes)}, which {_verdict(model, estimate, device_bytes)}"
+    yield f"total: {gib(estimate.total_bytes)}, which {_verdict(estimate, device_bytes, device)}"
 
 
-def _computed_for(model: ModelConfig) -> str:
-    line = f"for {model.device} in {model.dtype} (model.device, model.dtype)"
+def _computed_for(model: ModelConfig, device: str) -> str:
+    line = f"for {device} in {model.dtype} ({'model.device' if device == model.device else '--card'}, model.dtype)"
     if (model.device, model.dtype) != ("cpu", "float32"):
         return line
-    return f"{line}; the default on a GPU is bfloat16: set RETINAD_MODEL__DTYPE=bfloat16 to see it"
+    return f"{line}; the default on a GPU is bfloat16: --card SIZE computes for one"
 
 
 def _camera_lines(camera: CameraEstimate) -> Iterator[str]:
@@ -70,14 +72,14 @@ def _camera_lines(camera: CameraEstimate) -> Iterator[str]:
     yield f"    a step computes with about {gib(frames * camera.frame_bytes)} for {_counted(frames)}"
 
 
-def _verdict(model: ModelConfig, estimate: MemoryEstimate, device_bytes: int) -> str:
-    if model.device == "cpu":
+def _verdict(estimate: MemoryEstimate, device_bytes: int, device: str) -> str:
+    if device == "cpu":
         fits = estimate.total_bytes <= device_bytes
         return f"{'fits' if fits else 'is MORE than'} the {gib(device_bytes)} of this machine"
     limit = lasting_limit(device_bytes)
     fits = estimate.lasting_bytes <= limit and estimate.total_bytes <= device_bytes
     verdict = "fits" if fits else "does NOT fit"
-    return f"{verdict} the {gib(device_bytes)} of {model.device}, of which all but steps may use {gib(limit)}"
+    return f"{verdict} the {gib(device_bytes)} of {device}, of which all but steps may use {gib(limit)}"
 
 
 def _counted(frames: int) -> str:

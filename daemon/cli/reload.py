@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from .common import DEFAULT_CONFIG, ConfigArgument, reported_errors
+from .common import DEFAULT_CONFIG, ConfigArgument, HiddenOption, chosen_config, reported_errors
 from .running import running_service
 
 
 def reload(
-    config: ConfigArgument = DEFAULT_CONFIG,
+    config: ConfigArgument = None,
+    config_option: HiddenOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing: print what would change, and what that costs.")
     ] = False,
@@ -19,7 +20,7 @@ def reload(
     from ..config.load import load_config
     from ..service.reload_plan import applicable, plan_reload
 
-    service = running_service(config)
+    service = running_service(chosen_config(config, config_option) or DEFAULT_CONFIG)
     os.chdir(service.working_folder)
     with reported_errors():
         new = load_config(service.config, service.environment)

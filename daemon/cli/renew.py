@@ -1,12 +1,16 @@
 """`retinad renew`: makes streams of a running service begin new epochs."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .common import DEFAULT_CONFIG, reported_errors
+from .common import DEFAULT_CONFIG, chosen_config, reported_errors
 from .running import fail, running_service
+
+_NO_NAME = re.compile(r"[./]")
+"""What no camera's name has, but the path of a config: `config.toml` may be given among the cameras."""
 
 
 def renew(
@@ -14,13 +18,24 @@ def renew(
         list[str] | None, typer.Argument(metavar="[CAMERA]...", help="Names of cameras; all without any.")
     ] = None,
     config: Annotated[
-        Path, typer.Option("--config", "-c", metavar="FILE", readable=False, help="The config of the running service.")
-    ] = DEFAULT_CONFIG,
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            readable=False,
+            help="The config of the running service.",
+            show_default=str(DEFAULT_CONFIG),
+        ),
+    ] = None,
 ) -> None:
     """Make streams of the running service begin new epochs, for cameras that started in the dark, covered or moving."""
     from ..config.load import load_config
 
-    service, names = running_service(config), cameras or []
+    names = cameras or []
+    files = [Path(name) for name in names if _NO_NAME.search(name)]
+    path = chosen_config(files[0] if files else None, config) or DEFAULT_CONFIG
+    service, names = running_service(path), [name for name in names if Path(name) not in files[:1]]
     with reported_errors():
         known = [camera.name for camera in load_config(service.current, service.environment).cameras] if names else []
     if unknown := [name for name in names if name not in known]:

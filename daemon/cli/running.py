@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from retinad.pipeline.files.ownership import NotOursError
+
 from ..exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ def running_service(config: Path) -> "RunningService":
 
     try:
         services, folders = find_services()
+    except NotOursError as error:
+        typer.echo(f"retinad: {error}", err=True)
+        raise typer.Exit(ExitCode.NO_PERMISSION) from error
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}: run this as the service's user (sudo -u retinad ...)")
     mine = [service for service in services if service.config == Path(os.path.realpath(config))]

@@ -1,6 +1,7 @@
-"""Parses frame sizes on the command line."""
+"""Parses sizes of frames and of GPUs on the command line."""
 
 import re
+from types import MappingProxyType
 
 from retinad.pipeline.frames import Size
 
@@ -9,6 +10,22 @@ ANY = range(1, 65_537)
 
 SYNTHETIC = range(8, 8193)
 """Allowed widths and heights of a synthetic frame in pixels."""
+
+
+_UNITS = MappingProxyType({"": 10**9, "G": 10**9, "GB": 10**9, "GIB": 1 << 30})
+
+
+def parse_card(text: str) -> int:
+    """Parse the size of a GPU's memory, such as `8GB` (8e9 bytes) or `8GiB`, to bytes.
+
+    Raises:
+        ValueError: the text is not a size.
+    """
+    number = re.fullmatch(r"(\d{1,5}(?:\.\d{1,3})?) ?([A-Za-z]{0,3})", text, re.ASCII)
+    unit = _UNITS.get(number[2].upper()) if number else None
+    if number is None or unit is None or not float(number[1]):
+        raise ValueError(f"expected a size such as 8GB or 24GiB, got {text!r}")
+    return int(float(number[1]) * unit)
 
 
 def parse_size(text: str, sides: range) -> Size:

@@ -1,4 +1,7 @@
-"""Makes the help show options without a value as switches. Typer shows them with `<bool>`, as if they took a value."""
+"""Makes the help show options without a value as switches, and no hidden argument.
+
+Typer shows switches with `<bool>`, as if they took a value, and hidden arguments in the line of the usage.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +14,11 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        shown = [param for param in self.get_params(ctx) if not getattr(param, "hidden", False)]
+        options = [self.options_metavar] if self.options_metavar else []
+        return options + [piece for param in shown for piece in param.get_usage_pieces(ctx)]
 
 
 class Group(TyperGroup):

@@ -84,6 +84,27 @@ def make_private(directory: Path) -> None:
         raise UnwritableError(ExitCode.CANNOT_CREATE, f"the folder {directory} cannot be written to")
 
 
+def check_private(directory: Path) -> None:
+    """Find out, without creating anything, whether `make_private` would refuse a folder.
+
+    Raises:
+        DirectoryError: it would.
+    """
+    existing = directory
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    try:
+        check_way(directory)
+        if existing == directory:
+            check_folder(directory)
+        elif not existing.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{existing} is not a folder")
+    except NotOursError as error:
+        raise DirectoryError(ExitCode.NO_PERMISSION, str(error)) from error
+    except OSError as error:
+        raise _failure(f"the folder {directory} cannot be created", error) from error
+
+
 def _make_folders(directory: Path) -> None:
     check_way(directory)
     for folder in reversed(directory.parents):

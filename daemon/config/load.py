@@ -12,6 +12,7 @@ from pathlib import Path
 
 from retinad.pipeline.config import ModelConfig
 from retinad.pipeline.errors import ModelError
+from retinad.pipeline.model.placement import CARD
 
 from .errors import ConfigError, Problem
 from .merge import merge
@@ -37,21 +38,26 @@ __all__ = [
 ]
 
 
-def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> ServiceConfig:
+def load_config(
+    source: Path | Document, environment: Mapping[str, str] = os.environ, *, for_card: bool = False
+) -> ServiceConfig:
     """Load the service's config.
 
     Args:
-        path: the TOML file.
+        source: the TOML file, or its parsed form (see `read_document`).
         environment: variables `RETINAD_<TABLE>__<KEY>`, each of which overrides a key, and those that systemd sets for
             directories and credentials.
+        for_card: whether the model is for a GPU that need not be in this machine, whatever `device` is.
 
     Raises:
         ConfigError: something is wrong; the error lists all of it.
         ModelError: the config is correct, but the device that it names or needs does not exist.
     """
-    document = read_document(path)
+    document = read_document(source) if isinstance(source, Path) else source
     merged = merge(document.data, environment)
     tables = validate(merged.data)
+    if for_card:
+        tables = replace(tables, model=tables.model.model_copy(update={"device": CARD}))
     resolved = resolve_service(tables, environment, is_refused=bool(merged.problems or tables.faults))
     origins = Origins(document.file, document.places, merged.overrides)
     origins.refuse((*tables.faults, *resolved.faults), merged.problems)
@@ -63,16 +69,13 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Serv
     )
 
 
-def load_publishing(path: Path, environment: Mapping[str, str] = os.environ) -> Publishing | None:
+def load_publishing(document: Document, environment: Mapping[str, str] = os.environ) -> Publishing | None:
     """Load, without torch, the part of a config that says where records are published.
 
     Returns:
         None if anything is wrong with the tables; `load_config` reports all of it.
-
-    Raises:
-        ConfigError: the file cannot be read, or is not TOML.
     """
-    merged = merge(read_document(path).data, environment)
+    merged = merge(document.data, environment)
     tables = validate(merged.data)
     resolved = resolve_publishing(tables, environment)
     return None if merged.problems or tables.faults or resolved.faults else resolved.config

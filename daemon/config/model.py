@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from retinad.pipeline.compatibility import find_conflicts
+from retinad.pipeline.compatibility import capability_conflicts, find_conflicts
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
 from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
 from retinad.pipeline.model.backbones import BACKBONES
-from retinad.pipeline.model.placement import resolve_device, resolve_dtype
+from retinad.pipeline.model.placement import CARD, device_capability, resolve_device, resolve_dtype
 from retinad.pipeline.model.presets import PRESETS, Preset, default_preset
 from retinad.pipeline.model.weight_paths import weights_fault
 
@@ -73,7 +73,7 @@ def resolve_model(table: ModelTable, *, is_complete: bool = True) -> ResolvedMod
         attention=table.attention,
     )
     faults += [*_check_network(network), *_check_output(model)]
-    if is_complete and not faults and table.device != "auto":
+    if is_complete and not faults and table.device not in ("auto", CARD):
         faults += _check_execution(model, table.device, table)
     return ResolvedModel(model, preset.stream, tuple(faults))
 
@@ -99,14 +99,17 @@ def place_model(model: ModelConfig, table: ModelTable) -> tuple[ModelConfig, tup
 
 def _check_execution(model: ModelConfig, device: str, table: ModelTable) -> Iterator[KeyFault]:
     placed = replace(model, device=device, dtype=resolve_dtype(table.dtype, device))
-    for fault in find_conflicts(placed):
+    faults = find_conflicts(placed, elsewhere=table.device == CARD)
+    if device.startswith("cuda") and table.device != CARD and placed.memory_dtype != "auto" and not faults:
+        faults = capability_conflicts(placed, device_capability(device))
+    for fault in faults:
         yield KeyFault(("model", fault.field), fault.reason, fault.advice)
 
 
 def _preset_name(table: ModelTable) -> str:
     if table.preset != "auto":
         return table.preset
-    device = resolve_device("auto") if table.device == "auto" else table.device
+    device = resolve_device(table.device) if table.device in ("auto", CARD) else table.device
     return default_preset(device).name
 
 

@@ -33,11 +33,13 @@ class Document:
         file: path of the file.
         data: the file's tables.
         places: where the file's keys are.
+        text: the file's text, which is kept because a pipe can be read only once.
     """
 
     file: Path
     data: Mapping[str, Any] = field(default_factory=dict)
     places: KeyPlaces = field(default_factory=lambda: KeyPlaces((), {}))
+    text: str = field(default="", repr=False)
 
 
 def parse(path: Path) -> Document | Problem:
@@ -52,7 +54,7 @@ def parse(path: Path) -> Document | Problem:
     if isinstance(cameras, list) and len(cameras) > _MOST_CAMERAS:
         message = f"expected at most {_MOST_CAMERAS} cameras, got {len(cameras)}"
         return Problem(str(path), None, None, "camera", message)
-    return Document(path, data, locate_keys(text))
+    return Document(path, data, locate_keys(text), text)
 
 
 def _read_text(path: Path) -> str | Problem:

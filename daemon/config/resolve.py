@@ -13,7 +13,10 @@ from typing import Generic, TypeVar
 from retinad.client.curve_keys import KeyFileError, load_keys
 from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.errors import PublishError, SourceError
+from retinad.pipeline.files.ownership import NotOursError
+from retinad.pipeline.publish.authorized_keys import load_authorized_key
 from retinad.pipeline.publish.endpoints import check_endpoints, ipc_path, is_same_socket
+from retinad.pipeline.publish.secret_key import secret_key_note
 from retinad.pipeline.sources.crop import crop_fault
 from retinad.pipeline.sources.redact import mask, secrets_of
 from retinad.pipeline.sources.registry import parse_source
@@ -78,7 +81,7 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
         cameras=enabled,
         disabled=tuple(camera for camera, _ in cameras if not camera.enabled),
         secrets=frozenset(secret for camera, _ in cameras for secret in secrets_of(camera.source)),
-        notes=tuple(_unusable_keys(publishing.config.publish.curve)),
+        notes=tuple(_key_notes(publishing.config.publish.curve)),
     )
     camera_faults = [fault for _, faults in cameras for fault in faults]
     if cameras and not enabled:
@@ -193,14 +196,18 @@ def _resolve_curve(table: CurveTable, environment: Mapping[str, str]) -> tuple[C
     return CurveConfig(key_file, clients), faults
 
 
-def _unusable_keys(curve: CurveConfig | None) -> Iterator[str]:
-    folder = None if curve is None else curve.authorized_keys_dir
-    if folder is None or not os.path.isdir(folder):
+def _key_notes(curve: CurveConfig | None) -> Iterator[str]:
+    if curve is None:
+        return
+    if (note := secret_key_note(curve.server_secret_key_file)) is not None:
+        yield note
+    folder = curve.authorized_keys_dir
+    if not os.path.isdir(folder):
         return
     for file in sorted(folder.glob("*.key")):
         try:
-            _ = load_keys(file).public_key
-        except KeyFileError as error:
+            _ = load_authorized_key(file).public_key
+        except (KeyFileError, NotOursError) as error:
             yield f"a client's key is left out: {error}"
 
 

@@ -27,7 +27,7 @@ from ..exit_codes import ExitCode, JobError
 from ..service.signals import EchoFilter
 from .index import Index, Resume
 from .names import image_names
-from .output import OutputFolder, find_index
+from .output import OutputFolder, find_index, others_note
 from .progress import Reporter
 from .recording import RecordingReader, probe_recording
 from .request import CAMERA, Extraction, check_finished, choose_run
@@ -100,6 +100,8 @@ class _Job:
             return ExitCode.OK
         if (problem := writing_problem(self._wanted.out)) is not None:  # before a model is loaded for nothing
             raise JobError(ExitCode.CANNOT_CREATE, f"{self._wanted.out} cannot be written: {problem}")
+        if (note := others_note(self._wanted.out)) is not None:
+            self._reporter.say(f"warning: {note}")
         async with AsyncExitStack() as stack:
             with anyio.CancelScope() as loading:
                 self._interrupt.stop_with(loading.cancel)

@@ -15,6 +15,7 @@ from typing import Final, Self
 import numpy as np
 
 from retinad.pipeline.files.atomic import written_whole
+from retinad.pipeline.files.ownership import NotOursError, check_way
 from retinad.pipeline.files.tensors import Entry, write_tensor_file
 from retinad.pipeline.frames import DType, Features, FrameFailure, Outcome, OutputTensor, TokenOutput
 from retinad.pipeline.publish.encode import tensor_bytes
@@ -62,6 +63,21 @@ def find_index(folder: Path) -> Index | None:
     except OSError as error:
         raise JobError(ExitCode.CANNOT_CREATE, f"{folder} cannot be used: {error.strerror or error}") from error
     return index
+
+
+def others_note(folder: Path) -> str | None:
+    """Why other users could replace the features in a folder, which need not exist yet; None if they could not.
+
+    This is only warned of, unlike with the folders of the service: results often belong into a folder that a team
+    shares or that another user owns, the job reads back nothing but its own index and state, and neither holds code.
+    """
+    try:
+        check_way(folder / INDEX)
+    except NotOursError as error:
+        return f"another user can replace what is in {folder}: {error}"
+    except OSError:  # it is reported where the folder is used
+        return None
+    return None
 
 
 @dataclass(slots=True)

@@ -175,7 +175,9 @@ class CameraRun:
     async def _open(self) -> None:
         config = self.config
         try:
-            await self.services.worker.run(lambda engine: engine.open_stream(config.name, config.stream, config.resize))
+            await self.services.worker.run(
+                lambda engine: engine.open_stream(config.name, config.stream, config.resize, config.crop)
+            )
             await self.services.snapshots.restore(config.name)
         except AdmissionError as error:
             self.refusal = str(error)

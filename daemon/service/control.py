@@ -18,6 +18,7 @@ from pathlib import Path
 
 from retinad.pipeline.files.atomic import PRIVATE, written_whole
 from retinad.pipeline.files.lock import take_lock
+from retinad.pipeline.files.ownership import check_folder
 
 from ..config.directories import find_directories
 
@@ -36,16 +37,14 @@ class ControlFolder:
 
     Attributes:
         folder: the private folder.
-        config: the config file.
     """
 
     folder: Path
-    config: Path
 
-    def reloaded(self) -> None:
-        """Keep a copy of the config file that has just been loaded. If the disk is full, only the copy is lost."""
+    def reloaded(self, text: str) -> None:
+        """Keep the text of the config that has just been loaded. If the disk is full, only this copy is lost."""
         with suppress(OSError), written_whole(self.folder / _CURRENT, PRIVATE) as file:
-            file.write(self.config.read_bytes())
+            file.write(text.encode())
 
     def take_renewals(self) -> Sequence[str] | None:
         """Return and clear the names of the cameras that a command asked to renew. None means all cameras."""
@@ -59,12 +58,15 @@ class ControlFolder:
 
 
 @contextmanager
-def open_control(runtime: Path, config: Path, environment: Mapping[str, str] = os.environ) -> Iterator[ControlFolder]:
+def open_control(
+    runtime: Path, config: Path, text: str, environment: Mapping[str, str] = os.environ
+) -> Iterator[ControlFolder]:
     """Let commands find this service until the context ends. Folders that killed services left behind are removed.
 
     Args:
         runtime: the runtime folder, which exists.
         config: the config file.
+        text: its text, as it was loaded.
         environment: the environment variables that the config was read with.
 
     Raises:
@@ -74,7 +76,7 @@ def open_control(runtime: Path, config: Path, environment: Mapping[str, str] = o
         pid = left.name.removeprefix(_FOLDER)
         if pid == str(os.getpid()) or not os.path.exists(f"/proc/{pid}"):  # a service that is starting has no lock yet
             shutil.rmtree(left, ignore_errors=True)
-    control = ControlFolder(runtime / f"{_FOLDER}{os.getpid()}", config)
+    control = ControlFolder(runtime / f"{_FOLDER}{os.getpid()}")
     control.folder.mkdir(mode=0o700, exist_ok=True)
     lock = take_lock(control.folder / _LOCK)
     try:
@@ -82,7 +84,7 @@ def open_control(runtime: Path, config: Path, environment: Mapping[str, str] = o
         place = {"config": os.path.realpath(config), "folder": os.getcwd(), "environment": kept}
         with written_whole(control.folder / _PLACE, PRIVATE) as file:
             file.write(json.dumps(place).encode())
-        control.reloaded()
+        control.reloaded(text)
         with suppress(OSError):
             shutil.copy(control.folder / _CURRENT, control.folder / _STARTED)
         yield control
@@ -151,8 +153,12 @@ def find_services(environment: Mapping[str, str] = os.environ) -> tuple[list[Run
 
     Raises:
         OSError: a folder may not be read.
+        NotOursError: another user could have made what is in a runtime folder.
     """
     folders = list(dict.fromkeys((find_directories(environment).runtime, SYSTEM_RUNTIME)))
+    for runtime in folders:
+        if runtime.is_dir() and runtime != SYSTEM_RUNTIME:  # below /run, which only root writes to
+            check_folder(runtime)
     found = [_read(folder) for runtime in folders if runtime.is_dir() for folder in _services(runtime)]
     return found, folders
 
@@ -160,6 +166,16 @@ def find_services(environment: Mapping[str, str] = os.environ) -> tuple[list[Run
 def _services(runtime: Path) -> list[Path]:
     names = sorted(os.listdir(runtime))
     return [runtime / name for name in names if name.startswith(_FOLDER) and _is_alive(runtime / name)]
+
+
+def _is_its_own(folder: Path) -> bool:
+    # Whether the folder, which is no link, belongs to the user of the process that it names. The service's user could
+    # otherwise make root send a signal to any process, which ends most of them.
+    try:
+        status = Path("/proc", folder.name.removeprefix(_FOLDER), "status").read_text()
+        return not folder.is_symlink() and f"\nUid:\t{folder.lstat().st_uid}\t" in status
+    except OSError:
+        return False
 
 
 def _read(folder: Path) -> RunningService:
@@ -177,7 +193,7 @@ def _read(folder: Path) -> RunningService:
 def _is_alive(folder: Path) -> bool:
     # The lock ends with the process, whose id may then be given to another. The service takes the lock before it writes
     # its place, so that this look-up cannot disturb it.
-    if not (folder / _PLACE).exists():
+    if not (folder / _PLACE).exists() or not _is_its_own(folder):
         return False
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)

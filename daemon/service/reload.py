@@ -5,8 +5,9 @@ from collections.abc import Callable
 import anyio
 import structlog
 
-from retinad.pipeline.errors import ModelError
+from retinad.pipeline.errors import ModelError, PublishError
 
+from ..config.keys import error_text
 from ..config.load import ConfigError, ServiceConfig
 from .cameras import Cameras
 from .monitor import StateMonitor
@@ -84,6 +85,8 @@ class Reloader:
                 return await anyio.to_thread.run_sync(self._load_config, abandon_on_cancel=True)
         except (ConfigError, ModelError) as error:
             _log.error("reload failed: invalid config, keeping the old one", problems=str(error))
+        except PublishError as error:
+            _log.error("reload failed: keys not usable, keeping the old config and keys", problems=error_text(error))
         except TimeoutError:
             _log.error("reload failed: config not readable, keeping the old one", waited_s=_READ_S)
         return None

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,19 +86,20 @@ def _load_and_serve(path: Path, log: Log, notifier: Notifier, timer: StartupTime
     from retinad.pipeline.errors import AccessError, DeviceError, ModelError, PublishError, SettingError
     from retinad.pipeline.publish.publisher import check_free
 
-    from ..config.load import ConfigError, load_config, load_publishing
+    from ..config.load import ConfigError, load_config, load_publishing, read_document
 
     try:
         # Check first what needs no torch, whose import takes seconds.
-        if (publishing := load_publishing(path)) is not None:
+        document = read_document(path)  # once: a pipe has nothing left for a second reader
+        if (publishing := load_publishing(document)) is not None:
             make_private(publishing.runtime_dir)
             check_free(publishing.publish)
-        config = load_config(path)
+        config = load_config(document)
         _configure(log, config)
         for note in config.notes:
             _log.warning("%s", note)
         config = _with_states(config, stack)
-        control = _open_control(config.runtime_dir, path, stack)
+        control = _open_control(config.runtime_dir, path, document.text, stack)
         return _serve(config, path, log, notifier, timer, control)
     except ConfigError as error:
         for problem in error.problems:
@@ -134,9 +134,9 @@ def _with_states(config: "ServiceConfig", stack: ExitStack) -> "ServiceConfig":
     return config
 
 
-def _open_control(runtime: Path, path: Path, stack: ExitStack) -> ControlFolder | None:
+def _open_control(runtime: Path, path: Path, text: str, stack: ExitStack) -> ControlFolder | None:
     try:
-        return stack.enter_context(open_control(runtime, path))
+        return stack.enter_context(open_control(runtime, path, text))
     except OSError as error:
         _log.warning("`retinad reload` and `retinad renew` do not find this service: %s", error)
         return None
@@ -153,22 +153,40 @@ def _serve(
     # Imported here: torch takes seconds, and an invalid config is rejected without it.
     import anyio
 
-    from ..config.load import load_config
     from .service import Dependencies, serve
+
+    file = _ConfigFile(path)
 
     def configure(config: "ServiceConfig") -> None:
         _configure(log, config)
         if control is not None:
-            control.reloaded()
+            control.reloaded(file.text)
 
     dependencies = Dependencies(
-        load_config=partial(load_config, path),
+        load_config=file.load,
         configure=configure,
         versions=find_versions(),
         take_renewals=(lambda: None) if control is None else control.take_renewals,
         startup=timer,
     )
     return anyio.run(serve, config, dependencies, notifier)
+
+
+class _ConfigFile:
+    # Reads the config again, once per reload, and keeps the text of the last one that was loaded.
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.text = ""
+
+    def load(self) -> "ServiceConfig":
+        from ..config.load import load_config, read_document
+        from .access import check_keys
+
+        document = read_document(self._path)
+        config = load_config(document)
+        check_keys(config)
+        self.text = document.text
+        return config
 
 
 def _configure(log: Log, config: "ServiceConfig") -> None:

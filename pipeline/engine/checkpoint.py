@@ -17,7 +17,7 @@ from ..cache.kv_pool import KVCachePool, PoolShape
 from ..cache.pose_memory import pose_layout
 from ..cache.stream_cache import StreamState
 from ..cache.window import CacheLayout, StreamWindow
-from ..config import DType, ModelConfig, NetworkConfig, ResizeMode, StreamConfig
+from ..config import Crop, DType, ModelConfig, NetworkConfig, ResizeMode, StreamConfig
 from ..config_diff import differences
 from ..errors import StateError
 from ..files.state_file import StateFile, open_state_file, write_state_file
@@ -65,6 +65,7 @@ class Setting:
     model: ModelIdentity
     stream: StreamConfig
     resize: ResizeMode
+    crop: Crop | None = None  # missing in older files
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,9 @@ def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: fl
         raise StateError(f"camera {stream.camera!r} has no memory yet")
     if stream.waiting:
         raise StateError(f"{len(stream.waiting)} frames of camera {stream.camera!r} still wait: flush it first")
-    header = msgspec.json.encode(_saved(stream, state.window, Setting(model, stream.config, stream.resize)))
+    header = msgspec.json.encode(
+        _saved(stream, state.window, Setting(model, stream.config, stream.resize, stream.crop))
+    )
     tensors = _named(state, stream.poses)
     tensors += [(_image_key(index), levels) for index, levels in enumerate(stream.recent.levels)]
     tensors += [(_depth(number), torch.from_numpy(depth)) for number, depth in stream.trajectory.depths.items()]
@@ -156,7 +159,7 @@ def load_stream(
             if a tensor is unreadable or damaged, its memory is empty afterwards.
         AdmissionError: the pool has no room for the restored memory. The stream's memory is empty afterwards.
     """
-    setting = Setting(model, stream.config, stream.resize)
+    setting = Setting(model, stream.config, stream.resize, stream.crop)
     with open_state_file(path) as file:
         saved = _checked(file, setting, path)
         age_s = (time.time_ns() - saved.saved_unix_ns) / 1e9

@@ -16,7 +16,7 @@ import torch
 
 from ..cache.backends.select import choose_backend
 from ..cache.kv_pool import KVCachePool
-from ..config import ModelConfig, ResizeMode, StreamConfig
+from ..config import Crop, ModelConfig, ResizeMode, StreamConfig
 from ..errors import AdmissionError, StateError
 from ..frames import MAP_KINDS, PATCH_GROUPS, Frame, Outcome, OutputKind, Size
 from ..model.checkpoint import load_model
@@ -108,6 +108,7 @@ class Engine:
         camera: str,
         stream: StreamConfig,
         resize: ResizeMode,
+        crop: Crop | None = None,
         outputs: Collection[OutputKind] | None = None,
     ) -> None:
         """Open a stream. Its memory is allocated at its first step, when the image size is known.
@@ -116,13 +117,14 @@ class Engine:
             camera: the camera's name.
             stream: the stream's settings.
             resize: how frames are fitted to the model's image size.
+            crop: which part of the captured frames they are; a saved memory of another part is not restored.
             outputs: the kinds of outputs to publish, all among the model's; None for all of the model's.
 
         Raises:
             AdmissionError: `max_streams` are open.
             ValueError: the camera already has a stream, or an output is not one of the model's.
         """
-        self.streams.open(camera, stream, resize, outputs)
+        self.streams.open(camera, stream, resize, crop, outputs)
 
     def close_stream(self, camera: str) -> None:
         """Drop a stream and its memory. Call `flush` first, or frames that still wait are lost. Idempotent."""

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from ..cache.attention_backend import AttentionBackend
 from ..cache.backends.triton import TritonBackend
 from ..cache.kv_pool import KVCachePool
-from ..compatibility import execution_conflicts, fusing_obstacle, refuse
+from ..compatibility import capability_conflicts, execution_conflicts, fusing_obstacle, refuse
 from ..config import ModelConfig
 from ..model.aggregator import Aggregator
 from ..model.network import Network
+from ..model.placement import device_capability
 from .cuda_graphs import CudaGraphRunner
 from .fused_model import FusedAggregator
 from .outputs import OutputHeads
@@ -42,6 +43,8 @@ def choose_execution(
     """
     obstacle = fusing_obstacle(config, triton=isinstance(backend, TritonBackend))
     refuse(execution_conflicts(config, obstacle))
+    if config.device.startswith("cuda") and config.memory_dtype != "auto":
+        refuse(capability_conflicts(config, device_capability(config.device)))
     if config.execution == "plain" or obstacle is not None:
         return Execution("plain", None)
     assert isinstance(model, Aggregator), "a network of depth 0 has nothing to fuse"

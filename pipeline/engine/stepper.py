@@ -140,7 +140,9 @@ class Stepper:
     def _warm_up_size(
         self, geometry: ResizeGeometry, outputs: frozenset[OutputKind], report: Callable[[float], None]
     ) -> float:
-        stream = Stream("warm-up", StreamConfig(scale_frames=1, window=1, history_frames=1), ResizeMode.CROP, outputs)
+        stream = Stream(
+            "warm-up", StreamConfig(scale_frames=1, window=1, history_frames=1), ResizeMode.CROP, outputs=outputs
+        )
         stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, geometry.source_size)
         width, height = geometry.source_size
         blank = Frame(stamp, np.zeros((height, width, 3), np.uint8))

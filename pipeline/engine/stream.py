@@ -13,7 +13,7 @@ from ..cache.kv_pool import KVCachePool
 from ..cache.pose_memory import pose_layout
 from ..cache.stream_cache import StreamState
 from ..cache.window import CacheLayout, StreamWindow
-from ..config import ResizeMode, StreamConfig
+from ..config import Crop, ResizeMode, StreamConfig
 from ..frames import MAP_KINDS, Flag, FrameStamp, OutputKind
 from .preprocess import ResizeGeometry
 from .replay import ReplayBuffer
@@ -52,6 +52,7 @@ class Stream:
         camera: the camera's name.
         config: the stream's settings.
         resize: how frames are fitted to the model's image size.
+        crop: the part of each captured frame that is used (see `CameraConfig`), or None for the whole frame.
         outputs: the kinds of outputs that are published.
         map_every, map_stride: see `OutputConfig`.
         state: the stream's memory, or None while none is allocated.
@@ -73,6 +74,7 @@ class Stream:
     camera: str
     config: StreamConfig
     resize: ResizeMode
+    crop: Crop | None = None
     outputs: frozenset[OutputKind] = frozenset((OutputKind.FEATURES,))
     map_every: int = 1
     map_stride: int = 1

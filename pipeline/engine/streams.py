@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ..cache.kv_pool import KVCachePool
-from ..config import ModelConfig, ResizeMode, StreamConfig
+from ..config import Crop, ModelConfig, ResizeMode, StreamConfig
 from ..frames import OutputKind
 from .admission import check_admission
 from .stream import Stream
@@ -41,7 +41,12 @@ class StreamRegistry:
         return self._streams.get(camera)
 
     def open(
-        self, camera: str, config: StreamConfig, resize: ResizeMode, outputs: Collection[OutputKind] | None
+        self,
+        camera: str,
+        config: StreamConfig,
+        resize: ResizeMode,
+        crop: Crop | None = None,
+        outputs: Collection[OutputKind] | None = None,
     ) -> None:
         """Open a stream, without memory yet. It publishes these kinds of outputs, or all of the model's.
 
@@ -57,9 +62,8 @@ class StreamRegistry:
             raise ValueError(f"camera {camera!r} already has a stream")
         config = self._supported(config)
         check_admission(camera, config, len(self._streams), self._config, self._pool)
-        self._streams[camera] = Stream(
-            camera, config, resize, kinds, self._config.output.map_every, self._config.output.map_stride
-        )
+        output = self._config.output
+        self._streams[camera] = Stream(camera, config, resize, crop, kinds, output.map_every, output.map_stride)
 
     def close(self, camera: str) -> None:
         """Drop a stream and free its memory. Idempotent."""

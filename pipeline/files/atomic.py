@@ -29,8 +29,7 @@ def written_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """
     partial = path.with_name(path.name + PARTIAL)
     # The temporary name is always the same, so that killed processes leave at most one temporary file.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(partial, flags, mode)
+    descriptor = _open_new(partial, mode)
     try:
         with open(descriptor, "wb") as file:
             yield file
@@ -56,8 +55,16 @@ def try_writing(path: Path) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         return
     partial = path.with_name(path.name + PARTIAL)
-    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC))
+    os.close(_open_new(partial, PRIVATE))
     partial.unlink()
+
+
+def _open_new(path: Path, mode: int) -> int:
+    # A file that is there already is never opened: in a shared folder another user may have made it, who could then
+    # change what is written, or have given a second name to a file of this user's, which would be emptied.
+    with suppress(FileNotFoundError):
+        path.unlink()
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
 def _sync_folder(folder: Path) -> None:

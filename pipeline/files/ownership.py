@@ -1,7 +1,7 @@
 """Checks that a file or folder is this user's own, so that nobody else can have put it there or can replace it.
 
 In a shared folder such as `/tmp`, another user may be the first to create a file of a certain name. And the owner of a
-folder can replace the files in it, whoever owns them. Root is trusted.
+folder can replace the files in it, whoever owns them, and so can the owner of any folder above. Root is trusted.
 """
 
 import os
@@ -44,8 +44,8 @@ def check_way(path: Path) -> None:
     """Check the folders above a file or folder, both in the path as written and with links resolved.
 
     Raises:
-        NotOursError: another user can replace one of these folders, or has made one of them in a folder that all users
-            share.
+        NotOursError: one of these folders, or a link among them, belongs to another user, or every user can replace
+            what is in it.
         OSError: one of the folders cannot be examined.
     """
     path = Path(os.path.abspath(path))
@@ -53,6 +53,37 @@ def check_way(path: Path) -> None:
     real = Path(os.path.realpath(path.parent))
     for folders in (above, [real, *real.parents]):
         _check_way(list(reversed(folders)))
+
+
+def check_unchangeable(path: Path) -> None:
+    """Check that nobody else can change or replace a file or folder whose content is trusted, such as a key.
+
+    Links are followed. What lies on a read-only file system cannot be changed, whatever its mode.
+
+    Raises:
+        NotOursError: it, or a folder on the way to it, belongs to another user, or others can write to it. The message
+            says which `chown` or `chmod` mends that.
+        OSError: it cannot be examined.
+    """
+    path, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))
+    for place in dict.fromkeys((path, real)):
+        check_way(place)
+    _check_owner(path, path.lstat())
+    for place, shared in ((real.parent, stat.S_ISVTX), (real, 0)):
+        found = place.lstat()
+        _check_owner(place, found)
+        is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & shared
+        if is_open and not os.statvfs(place).f_flag & os.ST_RDONLY:
+            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "file")
+            raise NotOursError(f"other users can write to the {kind} {place} (mode {_mode(found)}): chmod go-w {place}")
+
+
+def others_can_read(path: Path) -> str | None:
+    """Whether every user may read a file, as a sentence with the `chmod` that mends it; None if not."""
+    found = path.stat()
+    if not found.st_mode & stat.S_IROTH:
+        return None
+    return f"every user may read {path} (mode {_mode(found)}): chmod o-r {path}"
 
 
 def check_made_by_us(path: Path, found: os.stat_result, file_type: int) -> None:
@@ -83,14 +114,11 @@ def owner_name(uid: int) -> str:
 
 
 def _check_way(folders: list[Path]) -> None:
-    is_shared = False
     for folder, found in _existing(folders):
-        if is_shared:
-            _check_owner(folder, found)
+        _check_owner(folder, found)
         if stat.S_ISLNK(found.st_mode):
             found = folder.stat()
-        is_shared = bool(found.st_mode & stat.S_IWOTH)
-        if is_shared and not found.st_mode & stat.S_ISVTX:
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
             mode = f"every user can replace what is in {folder} (mode {_mode(found)})"
             raise NotOursError(f"{mode}: chmod o-w {folder}, or use another folder")
 
@@ -107,7 +135,8 @@ def _check_owner(path: Path, found: os.stat_result) -> None:
     if found.st_uid not in (0, os.getuid()):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "file")
         whose = f"the {kind} {path} belongs to another user, {owner_name(found.st_uid)}"
-        raise NotOursError(f"{whose}, who could replace it or its content: remove it, or use another")
+        advice = f"chown {os.getuid()} {path} if you trust what is there, remove it, or use another"
+        raise NotOursError(f"{whose}, who could replace it or its content: {advice}")
 
 
 def _mode(found: os.stat_result) -> str:

@@ -52,6 +52,16 @@ def blank_model(config: ModelConfig) -> Network:
     return model
 
 
+def check_weights(config: ModelConfig) -> None:
+    """Check that the configured file has exactly this network's weights, by their names and shapes alone.
+
+    Raises:
+        CheckpointError: it cannot be read, or has not.
+    """
+    if config.checkpoint is not None or config.backbone_checkpoint is not None:
+        _weights(blank_model(config), config)
+
+
 def random_weights(model: Network, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Names and float32 values of all weights of a model, drawn from a seed."""
     return random_tensors(model.state_dict(), seed)

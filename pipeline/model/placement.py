@@ -6,15 +6,20 @@ Torch takes a second to import, so it is imported only to look for a GPU.
 from ..config import DType
 from ..errors import ModelError
 
+CARD = "card"
+"""In place of a device: a GPU that need not be in this machine."""
+
 
 def resolve_device(device: str) -> str:
-    """The full name of a device; `auto` is the first CUDA device if there is one, else the CPU.
+    """A device's full name; `auto` is the first CUDA device if there is one, else the CPU. `card` is not looked for.
 
     Raises:
         ModelError: the device does not exist.
     """
     if device == "cpu":
         return device
+    if device == CARD:
+        return "cuda:0"
     import torch
 
     if device == "auto":
@@ -34,6 +39,13 @@ def resolve_device(device: str) -> str:
         seen = f"PyTorch {torch.__version__} sees {count} CUDA devices" + (f": {fault}" if fault else "")
         raise ModelError(f"device {device!r} does not exist: {seen}")
     return f"cuda:{int(index or 0)}"
+
+
+def device_capability(device: str) -> tuple[int, int]:
+    """The compute capability of a CUDA device, such as (9, 0)."""
+    import torch
+
+    return torch.cuda.get_device_capability(device)
 
 
 def _start_fault() -> str | None:

@@ -12,15 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..errors import CheckpointError
-from .weight_paths import INDEX, read_index, weight_files
-
-ZIP_START = b"PK\x03\x04"
-OLD_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""First bytes of `.pt` files: those of PyTorch 1.6 and later, and those of earlier versions."""
-
-
-SAVED_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
-"""Suffixes of files that torch.save writes."""
+from .weight_paths import INDEX, SAVED_SUFFIXES, ZIP_START, read_index, weight_files
 
 WRAPPERS = ("model", "state_dict", "model_state_dict")
 """Keys under which training frameworks keep the state dict in a `.pt` file."""
@@ -90,8 +82,7 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         if path.suffix in SAVED_SUFFIXES:
             mapped = _is_zip(path)
             return _tensors(path, torch.load(path, map_location="cpu", weights_only=True, mmap=mapped))
-    suffixes = ", ".join((".safetensors", *SAVED_SUFFIXES))
-    raise CheckpointError(f"checkpoint {path}: expected a file whose name ends in {suffixes} or {INDEX}")
+    raise CheckpointError(f"checkpoint {path}: it has another suffix than files of weights")
 
 
 @contextmanager
@@ -108,10 +99,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 def _is_zip(path: Path) -> bool:
     with path.open("rb") as file:
-        start = file.read(max(len(ZIP_START), len(OLD_START)))
-    if not start.startswith((ZIP_START, OLD_START)):
-        raise CheckpointError(f"checkpoint {path} was not written by torch.save")
-    return start.startswith(ZIP_START)
+        return file.read(len(ZIP_START)) == ZIP_START
 
 
 def _tensors(path: Path, loaded: object) -> Mapping[str, Tensor]:

@@ -11,7 +11,16 @@ from ..files.readable import why_unreadable
 INDEX = ".index.json"
 """How the name of an index ends: `model.safetensors.index.json`, as the libraries that write shards call it."""
 
+ZIP_START = b"PK\x03\x04"
+OLD_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""First bytes of `.pt` files: those of PyTorch 1.6 and later, and those of earlier versions."""
+
+SAVED_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+"""Suffixes of files that torch.save writes."""
+
 _LARGEST_INDEX = 64 << 20
+_LARGEST_HEADER = 100 << 20
+"""The largest header that the library safetensors reads, in bytes."""
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{2,6})-of-(?P<count>\d{2,6})(?P<suffix>\.[a-z]+)")
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _PAGES = (b"<!doctype html", b"<html")
@@ -80,12 +89,42 @@ def _shards(index: Mapping[str, str]) -> list[str]:
 def _file_fault(path: Path) -> str | None:
     if (reason := why_unreadable(path)) is not None:
         return reason
+    size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(len(_LFS_POINTER))
+    if not size:
+        return "the file is empty"
     if start == _LFS_POINTER:
         return "it is a git-lfs pointer, not the weights: run `git lfs pull` in its repository"
     if start.lstrip().lower().startswith(_PAGES):
         return "it is a web page, not the weights: download the file itself"
+    if not any(start):
+        return "it begins with zeros, as an interrupted download or copy leaves it: fetch it again"
+    if _is_index(path):
+        return None
+    if path.suffix == ".safetensors":
+        return _safetensors_fault(path, size)
+    if path.suffix in SAVED_SUFFIXES:
+        return None if start.startswith((ZIP_START, OLD_START)) else "it was not written by torch.save"
+    suffixes = ", ".join((".safetensors", *SAVED_SUFFIXES))
+    return f"expected a file whose name ends in {suffixes} or {INDEX}"
+
+
+def _safetensors_fault(path: Path, size: int) -> str | None:
+    # The header says where each tensor ends, so a file that was cut off is found without reading it.
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(size - 8, _LARGEST_HEADER):
+            return "it is no safetensors file, or was cut off within its header"
+        header = file.read(length)
+    try:
+        parts = json.loads(header)
+        ends = [part["data_offsets"][1] for name, part in parts.items() if name != "__metadata__"]
+        expected = 8 + length + max(ends, default=0)
+    except (ValueError, RecursionError, AttributeError, TypeError, LookupError):
+        return "it is no safetensors file: its header is not JSON that describes tensors"
+    if size < expected:
+        return f"it was cut off: it has {size} of {expected} bytes"
     return None
 
 

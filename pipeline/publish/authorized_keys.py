@@ -5,9 +5,10 @@ import stat
 import time
 from pathlib import Path
 
-from retinad.client.curve_keys import KeyFileError, decode_key, load_keys
+from retinad.client.curve_keys import KeyFile, KeyFileError, decode_key, load_keys
 
-from ..errors import PublishError
+from ..errors import AccessError, PublishError
+from ..files.ownership import NotOursError, check_unchangeable
 
 _FIELD = "curve.authorized_keys_dir"
 _SETTLED_NS = 100_000_000
@@ -20,8 +21,9 @@ _Seen = tuple[tuple[str, tuple[int, ...]], ...]
 class AuthorizedKeys:
     """The public keys in a folder, read again when a file of it is added, removed or changed.
 
-    A key applies for as long as its file is there. Files that cannot be read are left out, and named in `error`. They
-    raise an error only when the object is created. If the folder itself cannot be read, the previous keys stay valid.
+    A key applies for as long as its file is there. Files that cannot be read, that belong to another user, or that
+    others can write to are left out, and named in `error`. If the same is true of the folder itself, the previous keys
+    stay valid.
 
     Args:
         folder: folder of `*.key` files.
@@ -30,7 +32,8 @@ class AuthorizedKeys:
         error: what could not be read at the last attempt, or None.
 
     Raises:
-        PublishError: the folder or a key cannot be read.
+        AccessError: the folder belongs to another user, or others can add keys to it.
+        PublishError: the folder cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,18 +42,20 @@ class AuthorizedKeys:
         self._folder = folder
         try:
             self._seen: _Seen | None = self._look()
+        except NotOursError as exc:
+            raise AccessError(f"the authorized keys are not safe: {exc}", _FIELD) from exc
         except OSError as exc:
             raise PublishError(f"cannot read the authorized keys in {self._folder}: {exc.strerror}", _FIELD) from exc
         self._keys, problems = self._read(self._seen)
-        if problems:
-            raise PublishError(problems[0], _FIELD)
+        self.error = self._problems = _summary(problems)
 
     def current(self) -> frozenset[bytes]:
         """The public keys that are authorized now, of 32 bytes each."""
         try:
             seen = self._look()
-        except OSError as exc:
-            reason = f"cannot read the folder {self._folder}: {exc.strerror}"
+        except (NotOursError, OSError) as exc:
+            problem = exc if isinstance(exc, NotOursError) else exc.strerror
+            reason = f"cannot use the folder {self._folder}: {problem}"
             self.error = f"{reason}; the keys that were read before stay valid"
             return self._keys
         if seen != self._seen:
@@ -61,6 +66,7 @@ class AuthorizedKeys:
         return self._keys
 
     def _look(self) -> _Seen:
+        check_unchangeable(self._folder)
         # The folder's own time does not change with a file's content or mode.
         with os.scandir(self._folder) as entries:
             return tuple(sorted((entry.name, _stamp(entry)) for entry in entries if entry.name.endswith(".key")))
@@ -72,12 +78,26 @@ class AuthorizedKeys:
             try:
                 if stamp and not stat.S_ISREG(stamp[0]):  # reading a pipe would block the service
                     raise KeyFileError(f"cannot read the CURVE key in {path}: it is not a file")
-                key = decode_key(load_keys(path).public_key)
-            except KeyFileError as exc:
+                key = decode_key(load_authorized_key(path).public_key)
+            except (KeyFileError, NotOursError) as exc:
                 problems.append(str(exc))
             else:
                 keys |= {key} if key is not None else set()
         return frozenset(keys), problems
+
+
+def load_authorized_key(path: Path) -> KeyFile:
+    """Read the key file of a client.
+
+    Raises:
+        NotOursError: the file belongs to another user, or others can write to it.
+        KeyFileError: the file cannot be read, or is not a key file.
+    """
+    try:
+        check_unchangeable(path)
+    except OSError as exc:
+        raise KeyFileError(f"cannot read the CURVE key in {path}: {exc.strerror}") from exc
+    return load_keys(path)
 
 
 def _stamp(entry: os.DirEntry[str]) -> tuple[int, ...]:
@@ -86,11 +106,11 @@ def _stamp(entry: os.DirEntry[str]) -> tuple[int, ...]:
         found = entry.stat()
     except OSError:
         return ()
-    return found.st_mode, found.st_dev, found.st_ino, found.st_ctime_ns, found.st_mtime_ns, found.st_size
+    return found.st_mode, found.st_uid, found.st_dev, found.st_ino, found.st_ctime_ns, found.st_mtime_ns, found.st_size
 
 
 def _is_settled(seen: _Seen) -> bool:
-    return all(stamp and stamp[3] < time.time_ns() - _SETTLED_NS for _, stamp in seen)
+    return all(stamp and stamp[4] < time.time_ns() - _SETTLED_NS for _, stamp in seen)
 
 
 def _summary(problems: list[str]) -> str | None:

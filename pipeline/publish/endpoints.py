@@ -4,6 +4,7 @@ ZeroMQ removes an existing socket file before it binds, so two services on one i
 goes silent. Therefore a lock file beside the socket is held for as long as the endpoint is bound.
 """
 
+import errno
 import ipaddress
 import os
 import socket
@@ -19,6 +20,9 @@ from ..files.ownership import NotOursError, check_made_by_us, check_way
 
 SOCKET_PATH_BYTES = 107
 """Maximum length of a Unix socket's path on Linux, in bytes."""
+
+NO_ADDRESS = "this machine has no such address; use an IP address or the name of an interface"
+"""Why an endpoint of an address that is not this machine's cannot be bound."""
 
 _FIELD = "endpoints"
 
@@ -123,6 +127,48 @@ def ipc_lock(endpoint: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def check_access(endpoint: str) -> None:
+    """Find out, without making anything, whether an endpoint cannot be bound because of another user or its address.
+
+    Raises:
+        AccessError: another user made one of its files, or could replace its socket.
+        PublishError: a file that is not a socket is in the way, or this machine lacks the address.
+    """
+    path = ipc_path(endpoint)
+    if path is None:
+        _check_address(endpoint)
+    if path is None or path.startswith("@"):
+        return
+    with _owned(endpoint), suppress(OSError):  # an OSError is reported where the file is used
+        check_way(Path(path))
+        for file, kind in ((Path(f"{path}.lock"), stat.S_IFREG), (Path(path), stat.S_IFSOCK)):
+            if not os.path.lexists(file):
+                continue
+            if kind == stat.S_IFSOCK:
+                _check_is_socket(endpoint, file, file.lstat())
+            check_made_by_us(file, file.lstat(), kind)
+
+
+def _check_address(endpoint: str) -> None:
+    # Nothing is bound at the endpoint's own port: a service may run there.
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    if host == "*" or host in (name for _, name in socket.if_nameindex()):
+        return
+    try:
+        address = ipaddress.ip_address(host)
+        family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.bind((host, 0))
+    except ValueError:
+        is_known = host == "localhost"
+    except OSError as exc:
+        is_known = exc.errno != errno.EADDRNOTAVAIL
+    else:
+        is_known = True
+    if not is_known:
+        raise PublishError(f"cannot bind {endpoint}: {NO_ADDRESS}", _FIELD)
+
+
 @contextmanager
 def _owned(endpoint: str) -> Iterator[None]:
     try:
@@ -147,14 +193,18 @@ def _remove_stale_socket(endpoint: str, path: Path) -> None:
         found = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise PublishError(f"cannot bind {endpoint}: {path} exists and is not a socket; it is not removed", _FIELD)
+    _check_is_socket(endpoint, path, found)
     with _owned(endpoint):
         check_made_by_us(path, found, stat.S_IFSOCK)
     if _answers(path):
         raise PublishError(f"cannot bind {endpoint}: a process that does not lock it already publishes there", _FIELD)
     with suppress(FileNotFoundError):
         path.unlink()
+
+
+def _check_is_socket(endpoint: str, path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISSOCK(found.st_mode):
+        raise PublishError(f"cannot bind {endpoint}: {path} exists and is not a socket; it is not removed", _FIELD)
 
 
 def _answers(path: Path) -> bool:

@@ -16,15 +16,16 @@ from types import MappingProxyType
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from retinad.client.curve_keys import KeyFileError, encode_key, load_keys
+from retinad.client.curve_keys import encode_key
 from retinad.client.wire import Buffer
 
 from ..config import CurveConfig, PublishConfig
 from ..errors import PublishError
 from .authorized_keys import AuthorizedKeys
-from .endpoints import ipc_path, is_ipv6
+from .endpoints import NO_ADDRESS, ipc_path, is_ipv6
 from .inbound import InboundWatch
 from .refusals import KEY_START, UNKNOWN, Refusal, Refusals
+from .secret_key import load_secret_key
 from .slow_subscribers import Peers, host_of
 from .zap import ZAP_ENDPOINT, ZapRequest, zap_reply
 
@@ -240,10 +241,7 @@ def _set_options(socket: _Socket, send_hwm: int) -> None:
 
 
 def _set_curve(socket: _Socket, curve: CurveConfig) -> None:
-    try:
-        secret_key = load_keys(curve.server_secret_key_file).secret_key
-    except KeyFileError as exc:
-        raise PublishError(str(exc), "curve.server_secret_key_file") from exc
+    secret_key = load_secret_key(curve.server_secret_key_file)
     socket.curve_server = True
     socket.curve_secretkey = secret_key
     socket.zap_domain = b"retinad"
@@ -276,7 +274,7 @@ def _reason(error: zmq.ZMQError) -> str:
         case errno.EADDRINUSE:
             return "another process uses it (`ss -ltnp` shows which); a second service needs its own endpoints"
         case errno.ENODEV | errno.EADDRNOTAVAIL:
-            return "this machine has no such address; use an IP address or the name of an interface"
+            return NO_ADDRESS
         case _:
             return error.strerror
 

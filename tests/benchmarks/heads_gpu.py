@@ -1,7 +1,7 @@
 """Errors and duration of the camera and depth heads of the full-size network on a GPU; weights are random.
 
-`python tests/benchmarks/heads_gpu.py` runs a stream of 518x378 images through the network in float32, bfloat16 and
-float16, and prints the largest error of each output against float32, and the median duration of a captured step with
+`python -m tests.benchmarks.heads_gpu` runs a stream of 518x378 images through the network in float32, bfloat16 and
+float16, and with a float8 memory, and prints the largest error of each output against float32, and the median duration of a captured step with
 and without each head.
 """
 
@@ -11,12 +11,14 @@ from dataclasses import replace
 from unittest import mock
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from step_gpu import SIZE, STREAM, quick_weights, replay_ms
 
-from retinad.pipeline.config import DType, ModelConfig, ResizeMode
+from retinad.pipeline.config import DType, MemoryDType, ModelConfig, ResizeMode
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Features, Frame, FrameStamp, OutputKind
+
+from .step_gpu import SIZE, STREAM, quick_weights, replay_ms
 
 FEATURES, POSE, DEPTH = OutputKind.FEATURES, OutputKind.POSE, OutputKind.DEPTH
 NAMES = ("pose/encoding", "depth", "depth_confidence")
@@ -40,32 +42,34 @@ def records(engine: Engine, count: int) -> list[Features]:
     return found
 
 
-def config_of(dtype: DType, outputs: Sequence[OutputKind]) -> ModelConfig:
-    plain = dtype == "float32"
-    attention, execution = ("dense", "plain") if plain else ("auto", "auto")
-    return ModelConfig(device="cuda:0", dtype=dtype, attention=attention, execution=execution, outputs=tuple(outputs))
+def config_of(dtype: DType, outputs: Sequence[OutputKind], memory: MemoryDType = "auto") -> ModelConfig:
+    config = ModelConfig(device="cuda:0", dtype=dtype, memory_dtype=memory, outputs=tuple(outputs))
+    return replace(config, attention="dense", execution="plain") if dtype == "float32" else config
 
 
 def errors() -> None:
     stream = replace(STREAM, window=8)
-    found: dict[DType, list[Features]] = {}
-    formats: tuple[DType, ...] = ("float32", "bfloat16", "float16")
-    for dtype in formats:
-        with Engine(config_of(dtype, (POSE, DEPTH))) as engine:
+    variants: dict[str, tuple[DType, MemoryDType]] = {
+        "float32": ("float32", "auto"),
+        "bfloat16": ("bfloat16", "auto"),
+        "float16": ("float16", "auto"),
+        "bfloat16, float8 memory": ("bfloat16", "float8_e4m3fn"),
+    }
+    found: dict[str, list[Features]] = {}
+    for label, (dtype, memory) in variants.items():
+        with Engine(config_of(dtype, (POSE, DEPTH), memory)) as engine:
             engine.open_stream("a", stream, ResizeMode.CROP)
-            found[dtype] = records(engine, COMPARED)
-    for dtype in formats[1:]:
+            found[label] = records(engine, COMPARED)
+    expected = found.pop("float32")
+    for label, given in found.items():
         for name in NAMES:
-            pairs = [
-                (array(one, name), array(other, name))
-                for one, other in zip(found[dtype], found["float32"], strict=True)
-            ]
+            pairs = [(array(one, name), array(other, name)) for one, other in zip(given, expected, strict=True)]
             worst = max(float(np.abs(one - other).max() / np.abs(other).max()) for one, other in pairs)
             norm = max(float(np.linalg.norm(one - other) / np.linalg.norm(other)) for one, other in pairs)
-            print(f"{dtype} {name}: of the largest magnitude {worst:.2e}, of the norm {norm:.2e}", flush=True)
+            print(f"{label}, {name}: of the largest magnitude {worst:.2e}, of the norm {norm:.2e}", flush=True)
 
 
-def array(record: Features, name: str) -> np.ndarray:
+def array(record: Features, name: str) -> npt.NDArray[np.float64]:
     (found,) = (tensor.data.astype(np.float64) for tensor in record.tensors if tensor.name == name)
     return found
 

@@ -123,3 +123,15 @@ def test_commands_that_run_the_model_keep_kernels_where_the_service_does(
     monkeypatch.setenv("TRITON_CACHE_DIR", "")
     assert run_command(arguments) != ExitCode.OK
     assert f"not kept: {tmp_path}/file is not a folder" in capsys.readouterr().err
+
+
+def test_a_folder_of_the_operator_to_which_every_user_can_write_is_refused(tmp_path: Path) -> None:
+    """Code is run from it."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    environment = {"TRITON_CACHE_DIR": str(tmp_path / "open"), "CACHE_DIRECTORY": str(tmp_path / "cache")}
+    with ExitStack() as stack:
+        cache = keep_kernels(stack, environment)
+    assert cache.is_foreign
+    assert f"TRITON_CACHE_DIR: every user can replace what is in {tmp_path}/open" in str(cache.problem)
+    assert not (tmp_path / "cache").exists()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from retinad.pipeline.compatibility import find_conflicts
+from retinad.pipeline.compatibility import capability_conflicts, find_conflicts
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig
 
 ON_CPU = ModelConfig(attention="auto", device="cpu", dtype="float32")
@@ -88,4 +88,15 @@ def test_all_conflicts_are_reported_at_once() -> None:
 def test_kernels_whose_package_is_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     (fault,) = find_conflicts(replace(ON_GPU, attention="triton"))
+    assert find_conflicts(replace(ON_GPU, attention="triton"), elsewhere=True) == ()
     assert fault.reason == "triton is not installed (it comes with retinad[gpu])"
+
+
+def test_float8_needs_a_gpu_that_has_it() -> None:
+    config = replace(ON_GPU, memory_dtype="float8_e4m3fn")
+    for capability in ((8, 9), (9, 0), (12, 0)):
+        assert capability_conflicts(config, capability) == ()
+    (fault,) = capability_conflicts(config, (8, 6))
+    assert fault.field == "memory_dtype"
+    assert "needs a GPU of compute capability 8.9 or more; cuda:0 has 8.6" in str(fault)
+    assert capability_conflicts(ON_GPU, (7, 5)) == ()

@@ -12,12 +12,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import numpy as np
 import pytest
 
+from retinad.client.connection import new_key_pair
+from retinad.client.curve_keys import write_keys
 from retinad.daemon.cli.app import COMMANDS, SERVER_COMMANDS, python_problem, run_command
 from retinad.daemon.config.directories import held
 from retinad.daemon.exit_codes import ExitCode
 from retinad.pipeline.model.presets import PRESETS
+from retinad.pipeline.model.weight_paths import ZIP_START
+
+from ...deadlines import scaled
 
 SECRET = "s3cret"
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
@@ -174,6 +180,47 @@ def test_the_help_lists_every_preset(help_of: Callable[..., str], command: str) 
     assert all(name in help_of(command) for name in PRESETS)
 
 
+TAKE_A_CONFIG = {
+    "run": (),
+    "check": (),
+    "cameras": (),
+    "reload": (),
+    "bench": (),
+    "renew": (),
+    "extract": ("synthetic:", "-o", "out"),
+    "convert": ("w.pt", "-o", "y.safetensors", "--mixers", "kda"),
+}
+
+
+@pytest.mark.parametrize("command", TAKE_A_CONFIG)
+def test_every_command_takes_its_config_as_an_argument_and_as_an_option(
+    command: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("retinad.daemon.service.run.run_service", refuse_config)
+    others = TAKE_A_CONFIG[command]
+    named = [*others[:1], "./none.toml", *others[1:]]
+    spellings = (named, [*others, "--config", "none.toml"], [*named, "-c", f"{tmp_path}/none.toml"])
+    for arguments in spellings:
+        code = run_command([command, *arguments])
+        assert code == (ExitCode.UNAVAILABLE if command in ("renew", "reload") else ExitCode.CONFIG)
+        assert "none.toml" in capfd.readouterr().err
+    assert run_command([command, *named, "--config", "other.toml"]) == ExitCode.USAGE
+    assert "the config file is given twice" in capfd.readouterr().err
+
+
+def refuse_config(path: Path, stack: object) -> ExitCode:
+    """In place of the service, whose log takes over the process's output."""
+    sys.stderr.write(f"{path}\n")
+    return ExitCode.CONFIG
+
+
+@pytest.mark.parametrize("command", TAKE_A_CONFIG)
+def test_the_help_shows_one_way_to_name_the_config(command: str, help_of: Callable[..., str]) -> None:
+    text = help_of(command)
+    assert ("--config" in text) != ("CONFIG" in text.replace("--config", ""))
+
+
 def test_a_conversion_never_overwrites_its_own_source(tmp_path: Path) -> None:
     source = tmp_path / "w.safetensors"
     source.write_bytes(b"the only copy")
@@ -285,11 +332,70 @@ def test_a_checkpoint_that_is_none_ends_every_command_with_config(
     config.write_text(f'{config.read_text()}[model]\npreset = "tiny"\ndevice = "cpu"\ncheckpoint = "{weights}"\n')
     assert run_command(["check", str(config)]) == ExitCode.CONFIG
     assert "model.checkpoint: it is a git-lfs pointer" in capsys.readouterr().err
-    weights.write_bytes(b"\xff" * 100)  # only loading it can tell
-    assert run_command(["check", str(config)]) == ExitCode.OK
-    result = retinad("run", str(config), **folders)
-    assert result.returncode == ExitCode.CONFIG
-    assert "w.pt was not written by torch.save" in str(log_of(result)[-1]["event"])
+    weights.write_bytes(ZIP_START + b"\xff" * 100)  # only reading it can tell
+    for command in ("check", "run"):
+        result = retinad(command, str(config), **folders)
+        assert (result.returncode, f"checkpoint {weights} cannot be read" in result.stderr) == (ExitCode.CONFIG, True)
+
+
+def test_check_names_the_weights_that_a_checkpoint_lacks(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"some.weight": np.zeros(4, np.float32)}, tmp_path / "w.safetensors")
+    table = f'[model]\npreset = "tiny"\ndevice = "cpu"\ncheckpoint = "{tmp_path}/w.safetensors"\n'
+    config.write_text(config.read_text() + table)
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    assert "some.weight" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("w.pt", b"", "the file is empty"),
+        ("w.safetensors", b"", "the file is empty"),
+        ("w.safetensors", bytes(1000), "it begins with zeros"),
+        ("w.safetensors.index.json", bytes(1000), "it begins with zeros"),
+        ("w.safetensors", b"x" * 1000, "it is no safetensors file"),
+        (
+            "w.safetensors",
+            b"\x02" + bytes(7) + b"[]",
+            "it is no safetensors file: its header is not JSON",
+        ),
+        ("w.pt", b"x" * 1000, "it was not written by torch.save"),
+        ("w.txt", b"x" * 1000, "expected a file whose name ends in"),
+    ],
+)
+def test_check_refuses_a_file_that_holds_no_weights(
+    name: str, content: bytes, reason: str, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    config.write_text(f'{config.read_text()}[model]\ndevice = "cpu"\ncheckpoint = "{tmp_path / name}"\n')
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    assert f"model.checkpoint: {reason}" in capsys.readouterr().err
+
+
+def test_check_finds_a_download_that_stopped(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "w.safetensors"
+    save_file({"some.weight": np.zeros(400, np.float32)}, path)
+    size = path.stat().st_size
+    os.truncate(path, size - 4)
+    config.write_text(f'{config.read_text()}[model]\ndevice = "cpu"\ncheckpoint = "{path}"\n')
+    assert run_command(["check", str(config)]) == ExitCode.CONFIG
+    assert f"it was cut off: it has {size - 4} of {size} bytes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://192.0.2.1:5555", "tcp://nosuchcard:5555"])
+def test_check_and_run_refuse_an_address_that_this_machine_lacks(
+    endpoint: str, config: Path, folders: dict[str, str]
+) -> None:
+    config.write_text(f'{CAMERA}[publish]\nendpoints = ["{endpoint}"]\nallow_plaintext = true\n')
+    for command in ("run", "check"):
+        result = retinad(command, str(config), **folders)
+        assert (result.returncode, "this machine has no such address" in result.stderr) == (ExitCode.UNAVAILABLE, True)
 
 
 def test_a_conversion_accepts_the_config_of_a_machine_with_a_gpu(
@@ -364,11 +470,12 @@ def test_the_folder_of_an_extraction_is_tried_before_the_model_is_loaded(
 def test_check_says_that_memories_will_not_be_kept(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").touch()
+    monkeypatch.setattr("retinad.daemon.cli.check.writing_problem", lambda folder: f"the disk of {folder} is full")
     text = config.read_text()
-    config.write_text(f'{text}[service]\nkeep_state = true\nstate_dir = "{tmp_path}/file/state"\n')
+    config.write_text(f'{text}[service]\nkeep_state = true\nstate_dir = "{tmp_path}/state"\n')
     assert run_command(["check", str(config)]) == ExitCode.OK
     assert "note: the streams' memories will not be kept" in capsys.readouterr().err
+    (tmp_path / "file").touch()
     config.write_text(f'{text}[service]\nstate_dir = "{tmp_path}/file/state"\n')
     assert run_command(["check", str(config)]) == ExitCode.OK
     assert capsys.readouterr().err == ""
@@ -453,9 +560,48 @@ def test_check_finds_one_endpoint_that_is_spelt_in_two_ways(config: Path, capsys
 def test_run_takes_no_folder_of_another_user(place: str, config: Path, folders: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / place).mkdir()
     os.chown(tmp_path / place, 12345, 12345)
-    result = retinad("run", "-c", str(config), **folders, RETINAD_SERVICE__KEEP_STATE="true")  # else no state is used
-    assert result.returncode == ExitCode.NO_PERMISSION
-    assert f"{tmp_path / place} belongs to another user, uid 12345" in str(log_of(result)[-1]["event"])
+    for command in ("run", "check"):
+        result = retinad(command, str(config), **folders, RETINAD_SERVICE__KEEP_STATE="true")  # else no state is used
+        assert result.returncode == ExitCode.NO_PERMISSION
+        assert f"{tmp_path / place} belongs to another user, uid 12345" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_run_and_check_refuse_a_state_folder_that_cannot_be_made(
+    command: str, config: Path, folders: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "state").write_text("not a folder")
+    result = retinad(command, str(config), **folders, RETINAD_SERVICE__KEEP_STATE="true")
+    assert (result.returncode, f"{tmp_path}/state is not a folder" in result.stderr) == (ExitCode.CANNOT_CREATE, True)
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize("place", ["server.key_secret", "authorized"])
+def test_run_and_check_refuse_keys_that_others_can_change(
+    command: str, place: str, config: Path, folders: dict[str, str], tmp_path: Path
+) -> None:
+    write_keys(tmp_path, "server", *new_key_pair())
+    (tmp_path / "authorized").mkdir()
+    curve = f'server_secret_key_file = "{tmp_path}/server.key_secret"\nauthorized_keys_dir = "{tmp_path}/authorized"\n'
+    config.write_text(f"{config.read_text()}[publish.curve]\n{curve}")
+    (tmp_path / place).chmod(0o777)
+    result = retinad(command, str(config), **folders)
+    assert (result.returncode, f"chmod go-w {tmp_path}/{place}" in result.stderr) == (ExitCode.NO_PERMISSION, True)
+
+
+def test_run_reads_its_config_once(config: Path, folders: dict[str, str], tmp_path: Path) -> None:
+    """From a pipe, as `run --config <(...)` gives it, nothing is left for a second reader."""
+    (tmp_path / "state").write_text("not a folder")  # found after the config is loaded
+    result = subprocess.run(
+        [sys.executable, "-m", "retinad.daemon", "run", "--config", "/dev/stdin"],
+        input=f"{config.read_text()}[service]\nkeep_state = true\n",
+        capture_output=True,
+        text=True,
+        timeout=scaled(50),
+        check=False,
+        env=os.environ | folders,
+    )
+    assert (result.returncode, f"{tmp_path}/state is not a folder" in result.stderr) == (ExitCode.CANNOT_CREATE, True)
 
 
 @needs_root

@@ -88,11 +88,40 @@ def test_the_report_names_the_device_and_says_whether_the_sum_fits(tmp_path: Pat
     lines = report_of(tmp_path, 'source = "0"\n[[camera]]\nname = "b"\nsource = "1"\n').splitlines()
     assert re.fullmatch(r"total: 16\.\d\d GiB, which is MORE than the 16\.00 GiB of this machine", lines[-1])
     config = load_config(tmp_path / "config.toml", {"RETINAD_MODEL__DTYPE": "float32"})
-    assert "RETINAD_MODEL__DTYPE=bfloat16" in memory_report(config, None, 1).splitlines()[0]
+    assert "--card SIZE" in memory_report(config, None, 1).splitlines()[0]
     on_gpu = replace(config, model=replace(config.model, device="cuda:0"))
     assert memory_report(on_gpu, None, 20 << 30).endswith(
         "does NOT fit the 20.00 GiB of cuda:0, of which all but steps may use 18.00 GiB"
     )
+
+
+def test_a_card_that_is_not_here_is_computed_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f'[[camera]]\nname = "a"\n{LIVE}[publish]\nendpoints = ["ipc://{tmp_path}/s"]\n')
+
+    def lines(*options: str, model: str = "") -> list[str]:
+        text = path.read_text()
+        path.write_text(f"{text}[model]\n{model}")
+        code = run_command(["check", str(path), "--memory", *options])
+        path.write_text(text)
+        captured = capsys.readouterr()
+        assert code == ExitCode.OK, captured.err
+        return captured.out.splitlines()
+
+    whole = lines("--card", "8GB")
+    assert whole[0] == "for the card in bfloat16 (--card, model.dtype)"
+    assert "909.1 million parameters" in whole[1]  # the preset of a GPU
+    assert whole[-1].endswith("does NOT fit the 7.45 GiB of the card, of which all but steps may use 6.71 GiB")
+    assert "which fits the 24.00 GiB of the card" in lines("--card", "24GiB", model='device = "cpu"\n')[-1]
+    half = lines("--card", "8GB", model='memory_dtype = "float8_e4m3fn"\n')
+    assert ("a: 7.06 GiB" in whole, "a: 3.53 GiB" in half) == (True, True)
+
+
+@pytest.mark.parametrize("size", ["8", "x", "8TB", "0GB", ""])
+def test_the_size_of_a_card_has_a_number_and_a_unit(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["check", "/none.toml", "--memory", "--card", size]
+    assert run_command(arguments) == (ExitCode.CONFIG if size == "8" else ExitCode.USAGE)
+    assert run_command(["check", "--card", "8GB"]) == ExitCode.USAGE
 
 
 def test_a_network_without_blocks_has_no_memory_and_no_sum_of_zeros(tmp_path: Path) -> None:

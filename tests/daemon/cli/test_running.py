@@ -11,6 +11,7 @@ from retinad.client import FeaturesRecord, Record
 from retinad.daemon.cli.app import run_command
 from retinad.daemon.exit_codes import ExitCode
 from retinad.daemon.service.control import find_services, open_control
+from retinad.pipeline.files.ownership import NotOursError
 
 from ..records import record_of
 from ..service_rig import camera, receive_until, running, subscriber, write_config
@@ -39,7 +40,7 @@ def test_a_running_service_is_asked_by_the_name_of_its_config(
         receive_until(records_in, record_of("b", 5))
 
         assert retinad("renew", "c", "--config", path)[0] == ExitCode.USAGE
-        assert retinad("renew", "b", "--config", path)[0] == ExitCode.OK
+        assert retinad("renew", path, "b")[0] == ExitCode.OK
         receive_until(records_in, epoch_of("b", 1))
         (line,) = (line for line in service.events() if line["event"] == "streams begin new epochs")
         assert line["cameras"] == ["b"]
@@ -73,11 +74,32 @@ def test_what_a_killed_service_left_is_no_service_and_is_removed(tmp_path: Path)
     assert find_services(environment)[0] == []
     config = tmp_path / "config.toml"
     config.touch()
-    with open_control(tmp_path, config, environment):
+    with open_control(tmp_path, config, "", environment):
         (service,) = find_services(environment)[0]
         assert (service.pid, service.config, service.environment) == (os.getpid(), config, environment)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["config.toml", f"service-{os.getppid()}"], "a process of this number lives: it may be starting"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_nobody_else_says_which_process_gets_a_signal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who may make a runtime folder, as anyone may in /tmp, could have root end any process."""
+    config = tmp_path / "config.toml"
+    config.touch()
+    runtime = tmp_path / "run"
+    environment = {"RUNTIME_DIRECTORY": str(runtime)}
+    runtime.mkdir()
+    with open_control(runtime, config, "", environment) as control:
+        os.chown(control.folder, 12345, 12345)
+        assert find_services(environment)[0] == []
+        os.chown(runtime, 12345, 12345)
+        with pytest.raises(NotOursError, match=f"{runtime} belongs to another user, uid 12345"):
+            find_services(environment)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RUNTIME_DIRECTORY", str(runtime))
+            assert run_command(["reload", str(config)]) == ExitCode.NO_PERMISSION
+        os.chown(runtime, 0, 0)
+    assert "belongs to another user" in capsys.readouterr().err
 
 
 def test_a_command_without_a_service_says_where_it_looked(

@@ -37,6 +37,7 @@ from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frames import TokenGroup
 from retinad.pipeline.model.presets import LINGBOT_MAP, TINY
+from retinad.pipeline.model.weight_paths import ZIP_START
 
 ROOT = Path(__file__).parents[3]
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
@@ -138,7 +139,7 @@ def test_every_field_of_the_pipeline_can_be_set(config: type, table: type, elsew
 
 
 def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
-    (tmp_path / "weights.pt").touch()
+    (tmp_path / "weights.pt").write_bytes(ZIP_START)
     write_key(tmp_path / "server.key_secret")
     config = load(
         f"""
@@ -492,7 +493,7 @@ def test_an_inconsistent_shape_is_an_error(refuse: Refuse, shape: str, word: str
 
 
 def test_without_blocks_the_patch_embedding_is_published(load: Load, tmp_path: Path) -> None:
-    (tmp_path / "dino.pth").touch()
+    (tmp_path / "dino.pth").write_bytes(ZIP_START)
     model = load(
         f"""{CAMERA}[model]
         preset = "lingbot-map"
@@ -513,7 +514,7 @@ def test_consequences_of_a_broken_key_are_not_reported(refuse: Refuse) -> None:
 
 
 def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path: Path) -> None:
-    (tmp_path / "a.pt").touch()
+    (tmp_path / "a.pt").write_bytes(ZIP_START)
     both = f'[model]\ncheckpoint = "{tmp_path}/a.pt"\nbackbone_checkpoint = "{tmp_path}/a.pt"\n'
     messages = [problem.message for problem in refuse(f"{CAMERA}{both}")]
     assert any("no checkpoint as well" in message for message in messages)
@@ -906,6 +907,7 @@ def test_a_server_key_that_is_no_curve_key_is_an_error(refuse: Refuse, tmp_path:
 
 def test_a_clients_key_that_cannot_be_used_is_named(load: Load, tmp_path: Path) -> None:
     write_key(tmp_path / "server")
+    (tmp_path / "server").chmod(0o600)
     write_key(tmp_path / "good.key")
     write_key(tmp_path / "junk.key", SECRET)
     (tmp_path / "folder.key").mkdir()
@@ -1071,3 +1073,13 @@ def test_a_crop_is_compared_with_a_size_that_is_known(load: Load, refuse: Refuse
     assert load(text.format("rtsp://h/x")).cameras[0].crop == (320, 240, 320, 240)
     (problem,) = refuse(text.format("synthetic:?width=600"))
     assert "crop = [320, 240, 320, 240] reaches beyond a frame of 600x480 pixels" in problem.message
+
+
+def test_float8_on_a_gpu_that_lacks_it_is_an_error(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinad.daemon.config.model.resolve_device", lambda device: "cuda:0")
+    monkeypatch.setattr("retinad.daemon.config.model.device_capability", lambda device: (8, 6))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    model = 'preset = "lingbot-map"\ndevice = "cuda:0"\nmemory_dtype = "float8_e4m3fn"\n'
+    (problem,) = refuse(f"{CAMERA}[model]\n{model}")
+    assert problem.key == "model.memory_dtype"
+    assert "needs a GPU of compute capability 8.9 or more; cuda:0 has 8.6" in str(problem)

@@ -11,13 +11,17 @@ import torch
 from structlog.testing import capture_logs
 
 from retinad.client import EndRecord, Record, StatusRecord
+from retinad.daemon.config.load import ServiceConfig, load_config
 from retinad.daemon.exit_codes import ExitCode
 from retinad.daemon.service import reload
+from retinad.daemon.service.systemd import Notifier
+from retinad.pipeline.errors import AccessError
 
 from ...deadlines import scaled
 from ..faulty import FaultyEngine
 from ..in_process import WATCHDOG_S, InProcessService, unfed_s, until
 from ..records import features_of, record_of, statuses_of
+from ..service_rig import write_config
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +118,17 @@ def test_a_reload_of_rates_and_timeouts_keeps_the_memory(tmp_path: Path) -> None
     assert len(ends) == 2, "of the camera that started over, and of the service"
     (end,) = ends[-1:]
     assert end.captured_total == end.published_total + end.dropped_total + end.failed_total
+
+
+@pytest.mark.anyio
+async def test_keys_that_others_can_change_fail_a_reload(tmp_path: Path) -> None:
+    def load() -> ServiceConfig:
+        raise AccessError("other users can write to the file /k (mode 666): chmod go-w /k", "curve.authorized_keys_dir")
+
+    config = load_config(write_config(tmp_path, '[[camera]]\nname = "a"\nsource = "synthetic:"\n'), {})
+    with Notifier({}) as notifier, capture_logs() as log:
+        reloader = reload.Reloader(config, load, lambda config: None, notifier)
+        assert await reloader._read() is None
+    (line,) = log
+    assert line["event"] == "reload failed: keys not usable, keeping the old config and keys"
+    assert "publish.curve.authorized_keys_dir: other users can write" in line["problems"]

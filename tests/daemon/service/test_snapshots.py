@@ -99,6 +99,12 @@ def test_a_snapshot_that_does_not_fit_is_ignored_and_the_log_says_why(tmp_path: 
     assert (first.epoch, first.epoch_frame) == (0, 0)
     assert "weights was random:0, is random:4" in reason
 
+    for was, now in (("None", "[0, 0, 80, 60]"), ("[0, 0, 80, 60]", "[8, 8, 80, 60]")):
+        first, (reason,) = play(camera("a", source) + f"crop = {now}\n", "seed = 4")
+        assert (first.epoch, first.epoch_frame) == (0, 0)
+        assert f"crop was {was}, is {now}" in reason
+    play(camera("a", source), "seed = 4")
+
     first, reasons = play(camera("a", source.replace("160", "200")), "seed = 4")
     assert (first.epoch, first.epoch_frame) == (1, 0)
     assert {"reset", "size_changed"} <= set(first.flags)

@@ -62,6 +62,13 @@ def test_an_impossible_execution_is_refused_with_the_reason(
         chosen(replace(config, execution=execution), backend)
 
 
+def test_float8_on_a_gpu_that_lacks_it_is_refused_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinad.pipeline.compatibility.importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("retinad.pipeline.engine.execution.device_capability", lambda device: (8, 6))
+    with pytest.raises(ModelError, match=r"compute capability 8\.9 or more; cuda:1 has 8\.6"):
+        chosen(replace(ON_GPU, memory_dtype="float8_e4m3fn"), RANGED)
+
+
 def test_without_triton_a_gpu_runs_the_plain_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network with only `kda` blocks needs no attention backend, and the kernels' references cannot be captured."""
     delta = replace(ON_GPU, network=replace(ON_GPU.network, mixers=("kda",)))

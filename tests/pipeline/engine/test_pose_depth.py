@@ -41,7 +41,7 @@ def run(
     outputs: Sequence[OutputKind] | None = None,
 ) -> list[Features]:
     with Engine(config) as engine:
-        engine.open_stream(frames[0].stamp.camera, stream, ResizeMode.CROP, outputs)
+        engine.open_stream(frames[0].stamp.camera, stream, ResizeMode.CROP, outputs=outputs)
         return play(engine, frames)
 
 
@@ -187,7 +187,7 @@ def test_fused_and_captured_steps_give_the_numbers_of_plain_ones(capture: bool) 
                 runner._capture = capture
                 engine.model_runner.graphs = runner
             for camera, outputs in wanted.items():
-                engine.open_stream(camera, STREAM, ResizeMode.CROP, outputs)
+                engine.open_stream(camera, STREAM, ResizeMode.CROP, outputs=outputs)
             records.append([features for step in frames for features in good(engine.step(step))])
             if fused:
                 assert (runner.replays > 0) == capture
@@ -199,8 +199,8 @@ def test_a_camera_publishes_what_it_asks_for_and_the_others_notice_nothing() -> 
     everything = run([frame("a", number) for number in range(5)])
     with Engine(HEADS) as engine:
         engine.open_stream("a", STREAM, ResizeMode.CROP)
-        engine.open_stream("b", STREAM, ResizeMode.CROP, (FEATURES,))
-        engine.open_stream("c", STREAM, ResizeMode.CROP, (POSE,))
+        engine.open_stream("b", STREAM, ResizeMode.CROP, outputs=(FEATURES,))
+        engine.open_stream("c", STREAM, ResizeMode.CROP, outputs=(POSE,))
         found: dict[str, list[Features]] = {"a": [], "b": [], "c": []}
         for number in range(5):
             for features in good(engine.step([frame(camera, number) for camera in found])):
@@ -232,7 +232,7 @@ def test_features_do_not_change_when_heads_run_beside_them() -> None:
 def test_an_output_that_the_model_does_not_have_is_refused() -> None:
     config = replace(HEADS, outputs=(FEATURES, POSE))
     with Engine(config) as engine, pytest.raises(ValueError, match="some of the model's outputs"):
-        engine.open_stream("a", STREAM, ResizeMode.CROP, (DEPTH,))
+        engine.open_stream("a", STREAM, ResizeMode.CROP, outputs=(DEPTH,))
 
 
 def test_maps_come_for_every_nth_frame_of_an_epoch() -> None:
@@ -318,7 +318,7 @@ def test_a_restored_stream_continues_with_the_same_poses(stream: StreamConfig, t
 
 def test_a_file_without_poses_is_refused_by_a_camera_that_publishes_them(tmp_path: Path) -> None:
     with Engine(HEADS) as engine:
-        engine.open_stream("a", STREAM, ResizeMode.CROP, (FEATURES,))
+        engine.open_stream("a", STREAM, ResizeMode.CROP, outputs=(FEATURES,))
         play(engine, [frame("a", number) for number in range(3)])
         engine.save_state("a", tmp_path / "a.safetensors")
         engine.open_stream("b", STREAM, ResizeMode.CROP)

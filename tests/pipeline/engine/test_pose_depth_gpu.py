@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from retinad.pipeline.config import ExecutionName, ModelConfig, ResizeMode
+from retinad.pipeline.config import AttentionName, ExecutionName, ModelConfig, ResizeMode
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Features
 
@@ -22,7 +22,7 @@ ERROR = 0.1
 def played(config: ModelConfig) -> list[Features]:
     with Engine(config) as engine:
         for camera, outputs in (("a", EVERY), ("b", EVERY[:2])):
-            engine.open_stream(camera, STREAM, ResizeMode.CROP, outputs)
+            engine.open_stream(camera, STREAM, ResizeMode.CROP, outputs=outputs)
         return [record for n in range(8) for record in good(engine.step([frame(camera, n) for camera in "ab"]))]
 
 
@@ -39,7 +39,7 @@ def worst(actual: list[Features], expected: list[Features], name: str) -> float:
 @pytest.mark.parametrize("execution", ["plain", "fused", "captured"])
 @torch.inference_mode()
 def test_a_gpu_gives_the_numbers_of_the_cpu(execution: ExecutionName) -> None:
-    attention = "dense" if execution == "plain" else "triton"
+    attention: AttentionName = "dense" if execution == "plain" else "triton"
     config = replace(CPU, device="cuda:0", dtype="bfloat16", attention=attention, execution=execution)
     found, expected = played(config), played(CPU)
     for name in ("pose/encoding", "depth", "depth_confidence"):

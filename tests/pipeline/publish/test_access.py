@@ -1,6 +1,7 @@
 """Access control: only clients with an authorized key are accepted, and broken key files are named."""
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -13,9 +14,10 @@ import zmq.auth
 from retinad.client import CurveKeys, Subscriber
 from retinad.client.curve_keys import decode_key, load_keys
 from retinad.pipeline.config import CurveConfig
-from retinad.pipeline.errors import PublishError
+from retinad.pipeline.errors import AccessError, PublishError
 from retinad.pipeline.publish.authorized_keys import AuthorizedKeys
 from retinad.pipeline.publish.refusals import Refusal, Refusals
+from retinad.pipeline.publish.secret_key import secret_key_note
 from retinad.pipeline.publish.zap import zap_reply
 
 from ...deadlines import scaled
@@ -103,8 +105,8 @@ def test_keys_that_cannot_be_read_are_named_and_never_shown(keys: Keys, tmp_path
         assert secret.decode() not in str(caught.value)
     for text in NO_KEYS:
         (keys.authorized / "broken.key").write_text(text)
-        with pytest.raises(PublishError, match=r"broken\.key"):
-            make_publisher(curve=keys.config()).open()
+        with make_publisher(curve=keys.config()) as publisher:
+            assert "broken.key" in (publisher.keys_error or "")
         (keys.authorized / "broken.key").unlink()
         (tmp_path / "broken.key_secret").write_text(f'public-key = "{"0" * 40}"\n' + text.replace("public", "secret"))
         with pytest.raises(PublishError, match=r"broken\.key_secret"):
@@ -126,6 +128,89 @@ def test_an_unknown_client_is_refused(request_parts: list[bytes]) -> None:
     allowed = frozenset([b"K" * 32])
     assert zap_reply(request_parts, allowed)[2] == b"400"
     assert zap_reply([b"1.0", b"7", b"d", b"a", b"", b"CURVE", b"K" * 32], allowed)[:3] == [b"1.0", b"7", b"200"]
+
+
+def _writable(path: Path) -> None:
+    path.chmod(0o666 if path.is_file() else 0o1777)
+
+
+def _given_away(path: Path) -> None:
+    os.chown(path, 12345, 12345)
+
+
+UNSAFE = [
+    pytest.param(_writable, "chmod go-w", id="writable"),
+    pytest.param(
+        _given_away,
+        "belongs to another user, uid 12345.*chown",
+        id="stranger's",
+        marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("spoil", "advice"), UNSAFE)
+@pytest.mark.parametrize("place", ["secret key", "authorized keys"])
+def test_keys_that_others_can_change_are_refused_with_what_mends_it(
+    keys: Keys, place: str, spoil: Callable[[Path], None], advice: str
+) -> None:
+    spoil(keys.server_secret if place == "secret key" else keys.authorized)
+    with pytest.raises(AccessError, match=advice):
+        make_publisher(curve=keys.config()).open()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_secret_key_in_a_folder_of_a_stranger_is_refused(keys: Keys, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs" / "below"
+    theirs.mkdir(parents=True)
+    secret = keys.server_secret.rename(theirs / "server.key_secret")
+    for folder in (theirs, theirs.parent):
+        os.chown(folder, 12345, 12345)
+        with pytest.raises(AccessError, match=f"the folder {folder} belongs to another user"):
+            make_publisher(curve=CurveConfig(secret, keys.authorized)).open()
+        os.chown(folder, 0, 0)
+    theirs.chmod(0o775)
+    with pytest.raises(AccessError, match=f"write to the folder {theirs}.*chmod go-w"):
+        make_publisher(curve=CurveConfig(secret, keys.authorized)).open()
+    theirs.chmod(0o777)
+    with pytest.raises(AccessError, match="every user can replace what is in"):
+        make_publisher(curve=CurveConfig(secret, keys.authorized)).open()
+
+
+@pytest.mark.parametrize(("spoil", "advice"), UNSAFE)
+def test_one_key_that_others_can_change_is_named_and_left_out(
+    keys: Keys, spoil: Callable[[Path], None], advice: str
+) -> None:
+    keys.make("kept", authorized=True)
+    safe = AuthorizedKeys(keys.authorized).current()
+    keys.make("spoilt", authorized=True)
+    authorized = AuthorizedKeys(keys.authorized)
+    assert len(authorized.current()) == 2
+    spoil(keys.authorized / "spoilt.key")
+    for now in (authorized, AuthorizedKeys(keys.authorized)):
+        assert now.current() == safe
+        assert re.search(f"{advice}.*spoilt.key.*the other keys apply", now.error or "")
+
+
+@pytest.mark.parametrize(("spoil", "advice"), UNSAFE)
+def test_a_folder_that_becomes_unsafe_adds_no_key(keys: Keys, spoil: Callable[[Path], None], advice: str) -> None:
+    keys.make("robot", authorized=True)
+    authorized = AuthorizedKeys(keys.authorized)
+    before = authorized.current()
+    spoil(keys.authorized)
+    keys.make("planted", authorized=True)
+    assert authorized.current() == before
+    assert re.search(f"{advice}.*the keys that were read before stay valid", authorized.error or "")
+
+
+def test_a_secret_key_that_every_user_may_read_is_a_note(keys: Keys) -> None:
+    """`zmq.auth.create_certificates` makes it so."""
+    keys.server_secret.chmod(0o644)
+    assert f"chmod o-r {keys.server_secret}" in (secret_key_note(keys.server_secret) or "")
+    keys.server_secret.chmod(0o640)
+    assert secret_key_note(keys.server_secret) is None
+    with make_publisher(curve=keys.config()):
+        pass
 
 
 REFUSED = "its key is not among the authorized keys"

@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from retinad.client import Subscriber
 from retinad.client.wire import HelloHeader, ModelHeader
 from retinad.pipeline.config import CurveConfig, PublishConfig
 from retinad.pipeline.errors import AccessError, PublishError
-from retinad.pipeline.publish.endpoints import check_endpoints, is_same_socket
+from retinad.pipeline.publish.endpoints import check_access, check_endpoints, is_same_socket
 from retinad.pipeline.publish.publisher import Publisher
 
 from .rig import TCP, make_publisher, poll_until, publish, receive_features
@@ -154,6 +155,25 @@ def test_a_socket_in_a_folder_that_everyone_can_empty_is_refused(tmp_path: Path)
     tmp_path.chmod(0o1777)
     with make_publisher(f"ipc://{tmp_path}/s"):
         pass
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_socket_in_a_folder_of_another_user_is_refused(tmp_path: Path, mode: int) -> None:
+    """The sticky bit does not bind a folder's owner."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs").chmod(mode)
+    os.chown(tmp_path / "theirs", 12345, 12345)
+    endpoint = f"ipc://{tmp_path}/theirs/s"
+    for use in (make_publisher(endpoint).open, partial(check_access, endpoint)):
+        with pytest.raises(AccessError, match=rf"{tmp_path}/theirs belongs to another user, uid 12345"):
+            use()
+    assert not list((tmp_path / "theirs").iterdir())
+
+
+@pytest.mark.parametrize("endpoint", ["ipc:///tmp/s", "ipc:///run/s", "ipc://@name", "tcp://127.0.0.1:5555"])
+def test_folders_of_the_system_and_what_is_no_file_are_fine(endpoint: str) -> None:
+    check_access(endpoint)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
