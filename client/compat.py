@@ -1,4 +1,4 @@
-"""What the client needs of Python 3.11, for Python 3.10."""
+"""Features of Python 3.11 that the client uses, for Python 3.10."""
 
 import sys
 
@@ -8,7 +8,7 @@ else:
     from enum import Enum
 
     class StrEnum(str, Enum):
-        """`enum.StrEnum`: each member is its string."""
+        """Replaces `enum.StrEnum`: an enum whose members are strings."""
 
         __str__ = str.__str__
         __format__ = str.__format__

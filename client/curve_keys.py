@@ -83,11 +83,11 @@ def write_keys(folder: Path, name: str, public: bytes, secret: bytes) -> tuple[P
     The modes do not depend on the umask: a service must be able to read the public keys of its subscribers.
 
     Returns:
-        The two paths.
+        The path of the public file, and that of the secret file.
 
     Raises:
-        FileExistsError: one of them exists; nothing is written.
-        OSError: they cannot be written.
+        FileExistsError: one of the two files exists already; nothing is written.
+        OSError: the files cannot be written.
     """
     texts = {
         folder / f"{name}.key_secret": (
@@ -98,7 +98,7 @@ def write_keys(folder: Path, name: str, public: bytes, secret: bytes) -> tuple[P
     }
     for path in texts:
         if os.path.lexists(path):
-            raise FileExistsError(errno.EEXIST, "it exists, and may be in use", str(path))
+            raise FileExistsError(errno.EEXIST, "the file exists, and may be in use", str(path))
     for path, (mode, text) in texts.items():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w", encoding="ascii") as file:

@@ -51,7 +51,8 @@ class ModelHeader(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the preset's name.
         weights: `sha256:<hex>` of the weights file, `random:<seed>`, or both joined by a plus sign.
-        mixers: how the global blocks mix tokens over time: one word per layer pair.
+        mixers: how each layer pair's global block mixes tokens over time: `attention` or `kda`, one word per layer
+            pair.
     """
 
     name: str
@@ -76,11 +77,11 @@ class LatencyHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of its stream's memory a frame attended to, as numbers of frames.
+    """The frames that a frame attended to in its stream's memory, counted by how much of them was left.
 
     Attributes:
-        frames: number of frames with all their tokens, including the frame itself.
-        history_frames: number of older frames that had kept only their special tokens.
+        frames: number of frames whose tokens were all attended to, including the frame itself.
+        history_frames: number of older frames of which only the special tokens were left to attend to.
         forgotten_frames: number of keyframes of this epoch that were fully evicted.
     """
 
@@ -208,7 +209,7 @@ class StatusHeader(msgspec.Struct, frozen=True, kw_only=True):
         stream_epoch: sequence number of the connection to the source.
         fps: measured capture rate in frames per second, or None while unknown.
         published_fps: records published per second, or None while unknown.
-        overload: that the model is slower than the source, in words with both rates; None if it is not.
+        overload: a sentence with both rates if the model is slower than the source, otherwise None.
         source_size: width and height of the last frame, pixels.
         last_frame_age_s: seconds since the last frame was captured.
         captured_total: number of frames captured since the service started.

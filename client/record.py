@@ -98,7 +98,7 @@ class FeaturesRecord(RecordFields, frozen=True, kw_only=True, eq=False):
 
 
 class StatusRecord(StatusHeader, frozen=True, kw_only=True):
-    """A camera's state."""
+    """A camera's state at one moment, from a `status` message."""
 
     gaps: tuple[Gap, ...] = ()
 
