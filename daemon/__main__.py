@@ -1,4 +1,4 @@
-"""The entry point: blocks signals before all other imports, since a signal can arrive while these run."""
+"""The entry point. Blocks signals before all other imports, since a signal can arrive during these imports."""
 
 import os
 import signal

@@ -1,9 +1,9 @@
-"""Keeps compiled kernels between starts: before libraries are imported, sets the variables that tell them where.
+"""Keeps compiled kernels between starts: sets the variables that tell libraries where to store theirs.
 
-Checked against Triton 3.7 (which reads its variable at each compilation) and FlashInfer 0.6.13 (which reads its own
-when it is imported, and keeps its files below it in `.cache/flashinfer`). torch.compile is not used. This is one of the
-few files that read the process's environment (the others are `config/load.py`, `config/job.py` and `systemd.py`), and
-the only one that changes it.
+The variables are set before the libraries are imported. Checked against Triton 3.7 (which reads its variable at each
+compilation) and FlashInfer 0.6.13 (which reads its own when it is imported, and keeps its files below it in
+`.cache/flashinfer`). torch.compile is not used. This is one of the few files that read the process's environment (the
+others are `config/load.py`, `config/job.py` and `systemd.py`), and the only one that changes it.
 """
 
 import os
@@ -81,7 +81,7 @@ def _open(folder: Path, stack: ExitStack) -> KernelCache:
     try:
         temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="retinad-cache-"))
     except OSError as error:
-        reason = f"{problem}; and there is no folder for temporary files that can be written to: set TMPDIR to one"
+        reason = f"{problem}; and no folder for temporary files can be written to: set TMPDIR to a folder that can"
         raise DirectoryError(ExitCode.CANNOT_CREATE, reason) from error
     return KernelCache(Path(temporary), problem, is_foreign)
 

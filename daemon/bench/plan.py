@@ -10,7 +10,7 @@ from retinad.pipeline.sources.synthetic import SyntheticSpec
 from ..config.load import ServiceConfig
 
 LIVE_FPS = 30.0
-"""Frame rate of a live camera."""
+"""Frames per second of a typical live camera."""
 
 MARGIN = 0.8
 """The cameras' frame rate in the end-to-end benchmark, as a share of the engine's maximum, up to `LIVE_FPS`."""

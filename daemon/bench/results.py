@@ -123,12 +123,13 @@ class EngineResult:
         step_ms: wall time of a step, from images in host memory to features in host memory.
         steps_per_s, frames_per_s: rates over all measured steps.
         gpu_busy: share of the median step in which kernels or copies ran, or None on a CPU.
-        epochs_begun: number of epochs that began during the measurement, in all streams together. After such a
-            beginning, a stream is not full for a while.
-        state_bytes: size of one stream's memory.
-        image_bytes: size of the images that one stream keeps for its next epoch.
-        peak_bytes: peak memory use: what torch allocated on a GPU, or the resident memory of the process on a CPU.
-        reserved_bytes: peak memory reserved by torch on a GPU, or None on a CPU.
+        epochs_begun: number of epochs that began during the measurement, in all streams together. A stream's memory is
+            not full for a while after a new epoch has begun.
+        state_bytes: size of one stream's memory in bytes.
+        image_bytes: size, in bytes, of the images that one stream keeps to begin its next epoch with.
+        peak_bytes: peak memory use in bytes. On a GPU: the memory that torch allocated. On a CPU: the resident memory
+            of the process.
+        reserved_bytes: peak memory reserved by torch on a GPU, in bytes; None on a CPU.
     """
 
     fill_steps: int

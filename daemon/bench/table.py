@@ -16,7 +16,7 @@ class Figure:
     """One number of a report.
 
     Attributes:
-        part, name: which part was measured, and what was measured of it.
+        part, name: the part of the product that was measured, and the name of the measured quantity.
         value: the number.
         unit: unit of the number.
     """

@@ -52,4 +52,4 @@ def check(
 def _keeping_notes(config: "ServiceConfig") -> Iterator[str]:
     folder = config.states_dir
     if folder is not None and (problem := writing_problem(folder)) is not None:
-        yield f"the streams' memories will not be kept: {problem}"
+        yield f"the streams' memories will not be kept over a restart: {problem}"

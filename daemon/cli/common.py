@@ -28,7 +28,7 @@ ConfigOption = Annotated[
         "-c",
         metavar="FILE",
         readable=False,
-        help="A service's config: its \\[model] and \\[stream] are used.",
+        help="A service's config; only \\[model] and \\[stream] are used.",
     ),
 ]
 PresetOption = Annotated[str | None, typer.Option(metavar="NAME", help=f"Overrides model.preset: {PRESET_NAMES}.")]
@@ -63,7 +63,7 @@ def load_job(path: Path | None, options: Sequence[tuple[str, str, object]]) -> "
 
 
 def keep_kernels_of(context: typer.Context) -> None:
-    """Keep the kernels that a command compiles where the service keeps its own. Prints problems on standard error."""
+    """Keep the kernels that a command compiles in the service's cache. Prints problems on standard error."""
     from ..config.directories import DirectoryError
     from ..kernel_cache import keep_kernels
 
@@ -126,7 +126,7 @@ def try_output(path: Path) -> None:
     """Find out whether a job's output can be written, before the job begins.
 
     Raises:
-        JobError: `CANNOT_CREATE`: it cannot.
+        JobError: the output cannot be written (exit code `CANNOT_CREATE`).
     """
     from retinad.pipeline.files.atomic import try_writing
 

@@ -12,7 +12,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 def keygen(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="One for the service, one per subscriber.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Names of the key pairs: one for the service, one per subscriber."),
+    ],
     folder: Annotated[
         Path,
         typer.Option(
@@ -22,8 +25,8 @@ def keygen(
 ) -> None:
     """Make a CURVE key pair for each name: NAME.key is public, NAME.key_secret stays with its owner.
 
-    The service needs its own secret key and the public keys of its subscribers; a subscriber its own secret key and the
-    service's public key. Existing files are never replaced.
+    The service needs its own secret key and the public keys of its subscribers. A subscriber needs its own secret key
+    and the service's public key. Existing files are never replaced.
     """
     from retinad.client.connection import new_key_pair
     from retinad.client.curve_keys import write_keys

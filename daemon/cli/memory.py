@@ -56,7 +56,7 @@ def _computed_for(model: ModelConfig) -> str:
     line = f"for {model.device} in {model.dtype} (model.device, model.dtype)"
     if (model.device, model.dtype) != ("cpu", "float32"):
         return line
-    return f"{line}; the default on a GPU is bfloat16: set RETINAD_MODEL__DTYPE=bfloat16 to see it"
+    return f"{line}; the default on a GPU is bfloat16: set RETINAD_MODEL__DTYPE=bfloat16 to estimate that"
 
 
 def _camera_lines(camera: CameraEstimate) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _verdict(model: ModelConfig, estimate: MemoryEstimate, device_bytes: int) ->
     limit = lasting_limit(device_bytes)
     fits = estimate.lasting_bytes <= limit and estimate.total_bytes <= device_bytes
     verdict = "fits" if fits else "does NOT fit"
-    return f"{verdict} the {gib(device_bytes)} of {model.device}, of which all but steps may use {gib(limit)}"
+    return f"{verdict} the {gib(device_bytes)} of {model.device} (at most {gib(limit)} without the forward pass)"
 
 
 def _counted(frames: int) -> str:

@@ -26,9 +26,9 @@ from ..exit_codes import ExitCode
 HINT_INTERVAL_S = 10.0
 """Interval in seconds at which silence is reported if no timeout is set."""
 SAVE_LIMIT_GB = 10.0
-"""Default limit, in GB, of what is saved: without a limit, a forgotten command would fill the disk."""
+"""Default limit, in GB, on the total size of saved records: without it, a forgotten command would fill the disk."""
 UNREADABLE_AT_MOST = 10
-"""After this many unreadable messages in a row the service must be of another version: waiting would be pointless."""
+"""Number of unreadable messages in a row after which the command gives up: the service must be of another version."""
 
 
 def print_messages(

@@ -12,10 +12,10 @@ from .running import running_service
 def reload(
     config: ConfigArgument = DEFAULT_CONFIG,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing: print what would change, and what that costs.")
+        bool, typer.Option("--dry-run", help="Only print what would change, and which cameras would lose their memory.")
     ] = False,
 ) -> None:
-    """Make the service of a config read it again. What changes is printed; an invalid config changes nothing."""
+    """Make a running service read its config again. Prints what changes; an invalid config changes nothing."""
     from ..config.load import load_config
     from ..service.reload_plan import applicable, plan_reload
 

@@ -11,7 +11,7 @@ from .running import fail, running_service
 
 def renew(
     cameras: Annotated[
-        list[str] | None, typer.Argument(metavar="[CAMERA]...", help="Names of cameras; all without any.")
+        list[str] | None, typer.Argument(metavar="[CAMERA]...", help="Names of cameras. Without names: all cameras.")
     ] = None,
     config: Annotated[
         Path, typer.Option("--config", "-c", metavar="FILE", readable=False, help="The config of the running service.")
@@ -28,4 +28,4 @@ def renew(
     try:
         service.renew(names)
     except TimeoutError:
-        fail(f"process {service.pid} did not answer")
+        fail(f"the service (process {service.pid}) did not take the request in time")

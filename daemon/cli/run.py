@@ -1,4 +1,4 @@
-"""`retinad run`: the service."""
+"""`retinad run`: runs the service until it is stopped."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,9 @@ def run(
 ) -> None:
     """Run the service until it is stopped. The log goes to standard error."""
     if config is not None and config_option is not None:
-        raise typer.BadParameter("the config file is given twice", param_hint="--config")
+        raise typer.BadParameter(
+            "the config file is given twice, as an argument and as an option: keep one", param_hint="--config"
+        )
     from ..service.run import run_service
 
     state = state_of(context)

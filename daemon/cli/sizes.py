@@ -5,10 +5,10 @@ import re
 from retinad.pipeline.frames import Size
 
 ANY = range(1, 65_537)
-"""Allowed sides of a camera's frames in pixels, as in the config."""
+"""Allowed widths and heights of a camera's frames in pixels, as in the config."""
 
 SYNTHETIC = range(8, 8193)
-"""Allowed sides of a synthetic frame in pixels."""
+"""Allowed widths and heights of a synthetic frame in pixels."""
 
 
 def parse_size(text: str, sides: range) -> Size:

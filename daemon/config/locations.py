@@ -56,7 +56,7 @@ class KeyPlaces:
         return before[-1] if before else None
 
     def open_at(self, line: int, column: int) -> KeyPlace | None:
-        """The key of the statement at a place: of this line, or of a value that began before it and is still open."""
+        """The key that a place belongs to: the key on this line, or that of a value that began on an earlier line."""
         last = self.last_before(line, column)
         return None if last and last.line < min(line, self.complete_to + 1) else last
 

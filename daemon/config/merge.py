@@ -48,9 +48,9 @@ class Merged:
 
     Attributes:
         data: the tables.
-        overrides: the variable or option that set a key.
+        overrides: for each overridden key, the variable or option that set it.
         problems: variables that name no key, or keys of two cameras.
-        links: variables that others set for a service of this name.
+        links: variables that Kubernetes or Docker set for a service named retinad; they are ignored.
     """
 
     data: Mapping[str, Any]
@@ -95,7 +95,7 @@ def merge(
 
 
 def known_variables(data: Mapping[str, Any]) -> dict[str, list[tuple[KeyPath, object]]]:
-    """Every variable that overrides a key of this file, with the key and its type; two keys where two cameras fit.
+    """Every variable that can override a key of this file, with that key and its type. It has two if two cameras fit.
 
     A camera's variables have its name in capitals, with `-` as `_`.
     """
@@ -128,7 +128,7 @@ def _unknown_variable(name: str, known: Mapping[str, object]) -> Problem:
 def _ambiguous_variable(name: str, data: Mapping[str, Any], paths: Iterable[KeyPath]) -> Problem:
     names = sorted({data["camera"][path[1]]["name"] for path in paths})
     shown = ", " + " and ".join(names) if all(map(is_camera_name, names)) else ""
-    hint = "rename one, or set the key in the file"
+    hint = "rename one of the cameras, or set the key in the file"
     return Problem("environment", None, None, redact_url(name), f"fits two cameras{shown}", hint)
 
 

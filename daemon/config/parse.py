@@ -20,7 +20,7 @@ _MOST_CAMERAS = 4096
 camera takes up to 1 ms."""
 
 _HEADER = re.compile(r"[ \t]*(\[[\[\]A-Za-z0-9_. -]{1,64}?)[ \t]*(?:#.*)?")
-"""A table's header that an error may quote."""
+"""Matches a table's header, such as `[model]`, that an error may quote."""
 
 _TOO_DEEP = "Nested too deeply"
 

@@ -22,7 +22,7 @@ class KeyFault:
         path: path of the key.
         message: see `Problem`.
         hint: see `Problem`.
-        other: another key, whose place completes the message; None for none.
+        other: another key whose place is appended to the message, or None.
     """
 
     path: KeyPath

@@ -104,7 +104,7 @@ def resolve_job(tables: Tables, *, is_refused: bool) -> Resolved[JobConfig]:
 def resolve_stream(
     table: StreamTable, path: KeyPath, default: StreamConfig
 ) -> tuple[StreamConfig, tuple[KeyFault, ...]]:
-    """Put the keys of a table over a stream's defaults."""
+    """Override a stream's defaults with the keys of a table."""
     keys, faults = configured_keys(table), []
     retention = {item.name: keys.pop(item.name) for item in fields(RetentionConfig) if item.name in keys}
     scale_frames = keys.get("scale_frames", default.scale_frames)
@@ -120,7 +120,7 @@ def resolve_stream(
 def resolve_camera(
     table: CameraTable, path: KeyPath, stream: StreamConfig, environment: Mapping[str, str]
 ) -> tuple[CameraConfig, tuple[KeyFault, ...]]:
-    """Resolve one `[[camera]]`; `stream` is the one that it inherits from `[stream]`."""
+    """Resolve one `[[camera]]`; `stream` has the settings of `[stream]`, which the camera inherits."""
     source, faults = table.source.get_secret_value(), []
     try:
         source = _resolve_source(source, environment)
@@ -201,7 +201,7 @@ def _unusable_keys(curve: CurveConfig | None) -> Iterator[str]:
         try:
             _ = load_keys(file).public_key
         except KeyFileError as error:
-            yield f"a client's key is left out: {error}"
+            yield f"a client's key is ignored, so this client cannot subscribe: {error}"
 
 
 def _check_endpoints(publish: PublishConfig, runtime: Path) -> Iterator[KeyFault]:
@@ -236,7 +236,7 @@ def _socket_fault(endpoint: str, runtime: Path) -> str | None:
     folder = Path(socket).parent
     if folder == runtime:  # the service creates this folder itself
         return None
-    advice = "write ipc://{runtime}/NAME.sock for one that the service makes"
+    advice = "write ipc://{runtime}/NAME.sock to use a folder that the service makes"
     if not os.path.isdir(folder):
         return f"there is no folder {folder} for the socket: make it, or {advice}"
     if not os.access(folder, os.W_OK | os.X_OK):

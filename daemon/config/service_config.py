@@ -27,19 +27,19 @@ class ServiceConfig:
     """The whole config of the service, with all defaults filled in; only the log's format may still be `auto`.
 
     Attributes:
-        log: the log.
+        log: level and format of the log.
         state_dir: folder for files that survive a restart; may not exist yet.
         keep_state: whether the streams' memories survive a restart.
-        keep_state_timeout_s: seconds that a stop may take to save them.
-        keep_state_max_age_s: greatest age in seconds of a memory that is restored, or None for any.
+        keep_state_timeout_s: maximum number of seconds that a stop may take to save the streams' memories.
+        keep_state_max_age_s: maximum age, in seconds, of a saved memory that is restored; None for no limit.
         runtime_dir: folder for sockets and locks; may not exist yet.
         exit_when_done: whether the service stops, with exit code 0, once every source has ended.
         publish: where and how records are published.
         model: the model and where it runs.
-        cameras: those that are enabled, at least one, each with a unique name.
+        cameras: the enabled cameras: at least one, each with a unique name.
         secrets: strings that must never be printed.
-        disabled: cameras that are not opened.
-        notes: what is not as it seems, though nothing is wrong; a sentence each.
+        disabled: the cameras with `enabled = false`, which are not opened.
+        notes: sentences about surprises that are not errors, such as ignored variables.
     """
 
     log: LogConfig
@@ -67,8 +67,8 @@ class Publishing:
     """Where records are published: the part of a config that is known without its model, and so without torch.
 
     Attributes:
-        publish: see `ServiceConfig`.
-        runtime_dir: see `ServiceConfig`.
+        publish: where and how records are published.
+        runtime_dir: folder for sockets and locks; may not exist yet.
     """
 
     publish: PublishConfig

@@ -1,4 +1,4 @@
-"""The index of an extracted recording, `index.json`: the contents of the shards, the settings, and where to resume."""
+"""The index of an extracted recording, `index.json`: feature files (shards), settings, and where to resume."""
 
 import math
 from dataclasses import dataclass, replace
@@ -119,7 +119,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A checkpoint. The file `state` holds the stream's state before the frame with number `source_seq`."""
+    """Where a stopped job resumes. The file `state` holds the stream's state before the frame number `source_seq`."""
 
     source_seq: int
     state: str

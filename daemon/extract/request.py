@@ -98,8 +98,8 @@ class Extraction:
 def choose_run(wanted: Extraction, size: Size, before: Index | None) -> int:
     """Choose the number of frames per step: as requested, or as in an earlier run, or as many as fit in memory.
 
-    On a CPU, where memory is not measured, the stream's config replaces the last choice. Call it while the model is
-    loaded.
+    On a CPU, where memory is not measured, the last choice is `run_frames` of the stream's config. Call it while the
+    model is loaded.
 
     Args:
         wanted: the request.

@@ -25,8 +25,8 @@ from .request import CAMERA
 from .write_behind import Results, WriteBehind
 
 SAVE_SHARE = 20
-"""Saving takes at most about one part in this many of the time: the interval is at least this many times as long as the
-last save took."""
+"""Minimum interval between checkpoints, as a multiple of the duration of the last save. It limits the share of the time
+that saving takes."""
 
 
 class StepLoop:
@@ -55,7 +55,7 @@ class StepLoop:
         self._save_every_s = save_every_s
 
     async def run(self) -> None:
-        """Run steps until the reader has no more frames. Then flush the stream at the recording's end, or save it.
+        """Run steps until the reader has no more frames. Then flush the stream at the recording's end, else save it.
 
         Raises:
             JobError: the state cannot be saved, or the recording has become shorter.

@@ -37,7 +37,8 @@ _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _FLUSH_S = 0.2
 _CLOSE_S = 0.8
 _STUCK_S = 0.3
-"""The service's own stop takes at most 2.2 s of the 3 s that are promised."""
+"""Seconds without any written line after which a stopping process gives up on its log. With `_CLOSE_S`, it bounds what
+the log adds to a stop: 3 s are promised in all, and the service itself takes up to 2.2 s."""
 
 
 @dataclass(slots=True)
@@ -131,9 +132,9 @@ class _Handler(logging.StreamHandler[LogWriter]):
 def _crash_output(stderr: TextIO) -> Iterator[TextIO]:
     """Standard error for the stack of a crash, without blocking where the kernel allows that.
 
-    A crashed process that waits for the reader of its log would not end. A pipe or a terminal is opened once more: the
-    flag on the descriptor itself would concern every process that shares it. A socket gets a
-    time limit for each of the many small pieces.
+    Otherwise a crashed process would wait for the reader of its log, and not end. A pipe or a terminal is opened a
+    second time in non-blocking mode: a flag on the original descriptor would affect every process that shares it. A
+    socket cannot be opened again: it gets a time limit for each write.
     """
     descriptor = stderr.fileno()
     kind = os.fstat(descriptor).st_mode

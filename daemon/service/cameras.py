@@ -33,7 +33,8 @@ class CameraSink(Protocol):
         Args:
             status: its last state.
             counters: its frames since the service started.
-            next_seq: number that the next record of its last connection would have had; None if it never connected.
+            next_seq: number that the next record of the camera's last connection would have had; None if it never
+                connected.
         """
 
 

@@ -24,7 +24,7 @@ from .systemd import Notifier
 
 _LOOK_S = 0.2
 _QUIET_S = 60.0
-"""Interval in seconds at which a report is logged at level info although it says nothing new."""
+"""Interval in seconds at which a report is logged at level info even if nothing has changed."""
 
 _SLOW_LOG_S = 10.0
 """Interval in seconds in which at most one line about slow subscribers is logged, however many there are."""

@@ -21,7 +21,7 @@ _log = structlog.get_logger("retinad")
 
 _SUFFIX = ".safetensors"
 _ANSWER_S = 0.1
-"""Seconds by which a save may exceed its time limit: the worker checks the limit between two pieces only."""
+"""Seconds by which a save may exceed its time limit: the limit is checked only between two pieces of the file."""
 
 
 class StreamSnapshots:
@@ -30,7 +30,7 @@ class StreamSnapshots:
     Args:
         folder: an existing folder for the files, or None to save nothing.
         worker: owner of the engine.
-        max_age_s: greatest age in seconds of a file that is restored, or None for any.
+        max_age_s: maximum age, in seconds, of a file that is restored; None for no limit.
     """
 
     def __init__(self, folder: Path | None, worker: Worker[Engine], max_age_s: float | None = None) -> None:
@@ -86,7 +86,7 @@ class StreamSnapshots:
         path, deadline_s = self._path(config.name), time.monotonic() + within_s
         if path is None:
             return
-        saved, reason = False, "the service ended before"
+        saved, reason = False, "the service ended before it was saved"
         try:
             # A little longer, so that the worker itself can say what took the time.
             with anyio.move_on_after(within_s + _ANSWER_S) as waiting:

@@ -32,16 +32,16 @@ class Notifier:
         self._owes_ready = False
 
     def ready(self) -> None:
-        """The service is up, or has finished reloading. A failed notification is repeated later."""
+        """Report that the service is up, or has finished reloading. A failed notification is repeated later."""
         self._owes_ready = not self._send("READY=1")
 
     def reloading(self) -> None:
-        """The service is reloading its config; `ready()` must follow, even if the new config is rejected."""
+        """Report that a reload of the config has begun. Call `ready()` afterwards, even if the config is rejected."""
         self._owes_ready = False
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:
-        """The service is shutting down."""
+        """Report that the service is shutting down."""
         self._owes_ready = False
         self._send("STOPPING=1")
 
@@ -51,7 +51,7 @@ class Notifier:
         self._send(f"STATUS={' '.join(text.split())}")
 
     def watchdog(self) -> None:
-        """The service is alive."""
+        """Report that the service is alive, as the watchdog expects."""
         self._repeat_ready()
         self._send("WATCHDOG=1")
 
