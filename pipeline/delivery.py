@@ -1,4 +1,4 @@
-"""Numbers, counts and publishes the outcomes of steps, in the order in which they leave the model."""
+"""Numbers, counts and publishes the model's outcomes (features or failures), in the order in which they leave it."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol

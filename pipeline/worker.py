@@ -121,7 +121,7 @@ class Worker(Generic[Owned]):
     def start(
         self, function: Callable[[Owned], Result], *, limited: bool = True
     ) -> Callable[[], Coroutine[None, None, Result]]:
-        """Submit a call like `run`, but leave the waiting to the caller.
+        """Submit a call like `run`, but return at once; the caller waits for the result later.
 
         Returns:
             a function that waits for the result and returns it; to be called once.

@@ -28,7 +28,8 @@ GOODBYE_S = 0.8
 (TEARDOWN).
 """
 GRACE_S = 0.25
-"""Seconds by which the process's own timeouts are shorter: they report a reason, and the process can be kept."""
+"""Seconds by which the timeouts inside the capture process are shorter than those of the service: if they expire first,
+the process reports a reason and can be kept."""
 _LINES_KEPT = 20
 _MOST_OPENINGS = 100
 """Maximum number of times that one process opens its source, so that library leaks do not add up over months."""
@@ -199,11 +200,16 @@ class Capture:
 
     def _map(self, memory: FrameMemory, fd: int | None) -> None:
         if fd is None:  # the kernel drops the descriptor if this process has reached its limit
-            raise SourceError(SourceFault.CRASHED, "its frame memory cannot be received: too many open files")
+            raise SourceError(
+                SourceFault.CRASHED,
+                "the memory for its frames cannot be received: this process has too many open files (ulimit -n)",
+            )
         try:
             self._slots = SlotReader(memory, fd, self._releases.send)
         except OSError as exc:
-            raise SourceError(SourceFault.CRASHED, f"its frame memory cannot be mapped: {exc.strerror}") from exc
+            raise SourceError(
+                SourceFault.CRASHED, f"the memory for its frames cannot be mapped: {exc.strerror}"
+            ) from exc
         finally:
             os.close(fd)
 

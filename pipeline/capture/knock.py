@@ -27,7 +27,8 @@ async def knock(config: CameraConfig) -> None:
     block a thread of the service.
 
     Raises:
-        SourceError: `REFUSED`: nothing answers there. `TIMEOUT`: nothing answers within `connect_timeout_s`.
+        SourceError: the connection was refused (fault `REFUSED`), or nothing answered within `connect_timeout_s` (fault
+            `TIMEOUT`).
     """
     spec = parse_source(config.source)
     if spec.address is None or not _is_numeric(spec.address[0]):

@@ -12,13 +12,14 @@ _LATE_NS = SECOND_NS
 class Pacer:
     """Decides when each frame of a source is due, across all passes.
 
-    Frames of a live source above the cap are left out. Frames of other sources are held back until they are due: in
-    live mode by their own timestamps, and those above the cap are left out; in lossless mode, and of images, which have
-    no pace of their own, by the cap. Without a cap, lossless mode holds nothing back.
+    The cap is the camera's maximum frame rate. A live source's frames above the cap are left out. Frames of other
+    sources are held back until they are due. In live mode, a video's timestamps say when, and frames above the cap are
+    left out. In lossless mode, and for images, which have no rate of their own, the cap says when. Without a cap,
+    lossless mode holds nothing back.
 
     Args:
         info: kind and rate of the source.
-        config: mode and cap.
+        config: the camera, for its mode and cap.
     """
 
     def __init__(self, info: SourceInfo, config: CameraConfig) -> None:

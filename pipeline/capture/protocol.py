@@ -18,11 +18,11 @@ class CaptureMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Ready(CaptureMessage, frozen=True):
-    """Child: libraries are loaded; the source is being opened."""
+    """From the capture process: its libraries are loaded, and it is opening the source."""
 
 
 class Start(CaptureMessage, frozen=True):
-    """Parent: the camera to read. Its source is a separate field of bytes, since a file name need not be UTF-8."""
+    """From the service: the camera to read. Its source is a field of bytes, since a file name need not be UTF-8."""
 
     config: CameraConfig
     source: bytes
@@ -39,13 +39,13 @@ class Start(CaptureMessage, frozen=True):
 
 
 class Opened(CaptureMessage, frozen=True):
-    """Child: the source is open."""
+    """From the capture process: the source is open."""
 
     info: SourceInfo
 
 
 class FrameMemory(CaptureMessage, frozen=True):
-    """Child: frames are in new shared memory from now on, whose file descriptor comes with the message."""
+    """From the capture process: later frames are in new shared memory, whose descriptor comes with the message."""
 
     generation: int
     slots: int
@@ -53,7 +53,7 @@ class FrameMemory(CaptureMessage, frozen=True):
 
 
 class FrameReady(CaptureMessage, frozen=True):
-    """Child: a slot holds a frame [height, width, 3], and belongs to the parent until it is released.
+    """From the capture process: a slot holds a frame [height, width, 3]. The slot is in use until `Release`.
 
     `skipped` and `failed` count frames since the last message: those captured and discarded, and the unreadable ones.
     """
@@ -72,7 +72,7 @@ class FrameReady(CaptureMessage, frozen=True):
 
 
 class Ended(CaptureMessage, frozen=True):
-    """Child: the source has no more frames.
+    """From the capture process: the source has no more frames.
 
     `skipped` and `failed` are as in `FrameReady`. `frames` is the total number of frames, including those that the rate
     cap left out.
@@ -84,7 +84,7 @@ class Ended(CaptureMessage, frozen=True):
 
 
 class Failed(CaptureMessage, frozen=True):
-    """Child: the source failed; the child waits for `Rewind`.
+    """From the capture process: the source failed, and the process waits for `Rewind`.
 
     If the reason is a guess, the log may show a better one. `counts` is None if the source did not open.
     """
@@ -96,14 +96,14 @@ class Failed(CaptureMessage, frozen=True):
 
 
 class Release(CaptureMessage, frozen=True):
-    """Parent: a slot is free again."""
+    """From the service: a slot is free again."""
 
     generation: int
     slot: int
 
 
 class Rewind(CaptureMessage, frozen=True):
-    """Parent: open the source again, after it has ended or failed."""
+    """From the service: open the source again, after it has ended or failed."""
 
 
 FromChild = Ready | Opened | FrameMemory | FrameReady | Ended | Failed

@@ -11,7 +11,7 @@ from ..errors import PublishError
 
 _FIELD = "curve.authorized_keys_dir"
 _SETTLED_NS = 100_000_000
-"""Seconds for which a changed file is read again: it may change again with the same time stamp."""
+"""Nanoseconds for which a changed file is read again at each check: a second change may leave the same time stamp."""
 _NAMED = 5
 
 _Seen = tuple[tuple[str, tuple[int, ...]], ...]
@@ -20,8 +20,8 @@ _Seen = tuple[tuple[str, tuple[int, ...]], ...]
 class AuthorizedKeys:
     """The public keys in a folder, read again when a file of it is added, removed or changed.
 
-    A key applies for as long as its file is there. Files that cannot be read are left out, and named in `error`. Only
-    when the object is made do they raise an error. If the folder itself cannot be read, the previous keys stay valid.
+    A key applies for as long as its file is there. Files that cannot be read are left out, and named in `error`. They
+    raise an error only when the object is created. If the folder itself cannot be read, the previous keys stay valid.
 
     Args:
         folder: folder of `*.key` files.

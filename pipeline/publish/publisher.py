@@ -34,7 +34,7 @@ from .refusals import Refusal
 from .socket import PublishSocket, open_socket
 
 HELLO_INTERVAL_S = 0.1
-"""Time in seconds: all new subscriptions within it are answered with a single `hello`."""
+"""Seconds within which all new subscriptions are answered with a single `hello`."""
 
 _HELLO_TOPIC = topic(Kind.HELLO)
 

@@ -14,8 +14,8 @@ def cropped(pixels: Pixels, crop: tuple[int, int, int, int], info: SourceInfo) -
         info: the properties of the source. Each image of a folder may have a different size.
 
     Raises:
-        SourceError: `UNREADABLE`: the part reaches beyond the frame.
-        UnreadableImage: likewise, for one of several images.
+        SourceError: the crop reaches beyond the frame (fault `UNREADABLE`).
+        UnreadableImage: the crop reaches beyond one of several images; the others may be large enough.
     """
     left, top, width, height = crop
     captured_size = (pixels.shape[1], pixels.shape[0])

@@ -1,6 +1,6 @@
-"""Reads the display matrix of an MP4 or QuickTime file.
+"""Reads how an MP4 or QuickTime file wants its picture rotated or mirrored (its display matrix).
 
-OpenCV asks FFmpeg only for the angle of the matrix, which is 180 for a mirror.
+It is needed for mirrored videos: OpenCV asks FFmpeg only for the matrix's rotation angle, which is 180 for a mirror.
 """
 
 import os

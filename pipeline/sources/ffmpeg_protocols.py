@@ -11,7 +11,7 @@ def check_protocol(scheme: str) -> None:
     """Check that FFmpeg can open addresses of a scheme, such as `srt`.
 
     Raises:
-        SourceError: `UNREADABLE`: FFmpeg cannot open them.
+        SourceError: FFmpeg cannot open such addresses (fault `UNREADABLE`).
     """
     if has_protocol(scheme) is False:
         raise unreadable(

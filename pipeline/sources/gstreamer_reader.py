@@ -13,7 +13,8 @@ def open_pipeline(pipeline: str) -> "PipelineReader":
     """Open a pipeline.
 
     Raises:
-        SourceError: `CODEC`; GStreamer prints the real reason on standard error only.
+        SourceError: the pipeline cannot be opened (fault `CODEC`). GStreamer prints the real reason on standard error
+            only.
     """
     return PipelineReader(VideoCapture(pipeline, CaptureBackend.GSTREAMER, {}, _NAME, SourceFault.CODEC, _GUESS))
 
@@ -22,7 +23,7 @@ class PipelineReader:
     """An open pipeline. It counts as a camera, so its end is a failure.
 
     Args:
-        capture: OpenCV's side of it; closed with the reader.
+        capture: the pipeline as opened by OpenCV; closed with the reader.
     """
 
     def __init__(self, capture: VideoCapture) -> None:

@@ -69,7 +69,7 @@ def locate(path: str) -> LocatedPath:
     """Find out what a path is. A path that exists is taken literally, even if it looks like a glob.
 
     Raises:
-        SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`, each with what is wrong.
+        SourceError: the path cannot be used (fault `MISSING`, `PERMISSION` or `UNREADABLE`); the message says why.
     """
     path = os.path.expanduser(path)
     try:
@@ -90,7 +90,7 @@ def open_path(path: str, config: "CameraConfig") -> "Reader":
     """Find out what a path is now, and open it.
 
     Raises:
-        SourceError: `MISSING`, `PERMISSION`, `UNREADABLE`, each with what is wrong.
+        SourceError: the path cannot be used (fault `MISSING`, `PERMISSION` or `UNREADABLE`); the message says why.
     """
     match locate(path):
         case ImageFiles(paths):
@@ -112,7 +112,7 @@ def match_files(pattern: str) -> list[str]:
     """The files that a glob matches, in natural order. `**` matches any number of folders, also none.
 
     Raises:
-        SourceError: `MISSING`: neither a glob nor a file, or a glob without a match.
+        SourceError: no file matches, or the text is neither a glob nor an existing file (fault `MISSING`).
     """
     if not glob.has_magic(pattern):
         hint = ": printf patterns are not supported, use the folder or a glob" if _is_printf(pattern) else ""
@@ -143,7 +143,7 @@ def list_images(folder: str) -> list[str]:
     """A folder's images, recognised by suffix, in natural order. Whether they can be decoded is not checked.
 
     Raises:
-        SourceError: `MISSING`: the folder has none. `PERMISSION`, `UNREADABLE`.
+        SourceError: the folder has no images (fault `MISSING`), or cannot be listed (`PERMISSION` or `UNREADABLE`).
     """
     try:
         names = [name for name in os.listdir(folder) if is_image(name)]

@@ -78,7 +78,7 @@ class Reader(Protocol):
     info: SourceInfo
 
     def grab(self) -> Grabbed | None:
-        """Wait for the next frame and advance to it. Returns None at the end.
+        """Wait for the next frame and advance to it. Returns None at the end of the source.
 
         Raises:
             SourceError: the source failed.

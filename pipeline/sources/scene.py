@@ -17,8 +17,8 @@ class SyntheticScene:
     """The images of a scene by number.
 
     Args:
-        width: pixels.
-        height: pixels.
+        width: width of an image in pixels.
+        height: height of an image in pixels.
         seed: seed of the texture and the camera's path.
         period: number of images until the camera is back at its start.
     """

@@ -20,8 +20,8 @@ class SyntheticSpec(SourceSpec):
     """The built-in scene.
 
     Attributes:
-        width: pixels.
-        height: pixels.
+        width: width of a frame in pixels.
+        height: height of a frame in pixels.
         fps: frames per second in live mode.
         seed: seed of the texture and the camera's path.
         frames: number of frames until the scene ends, or 0 for no end.
@@ -81,7 +81,7 @@ def _number(key: str, value: str, kind: type[int] | type[float]) -> int | float:
     try:
         return kind(value)
     except ValueError:
-        raise ValueError(f"{key} takes a number, got {value!r}") from None
+        raise ValueError(f"{key} must be a number, got {value!r}") from None
 
 
 def _check_ranges(spec: SyntheticSpec) -> None:
@@ -95,7 +95,7 @@ def _check_ranges(spec: SyntheticSpec) -> None:
     ):
         value = getattr(spec, name)
         if not low <= value <= high:
-            raise ValueError(f"{name} is {low} to {high}, got {value}")
+            raise ValueError(f"{name} must be {low} to {high}, got {value}")
 
 
 SYNTHETIC = SourceKind(
