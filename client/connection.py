@@ -218,11 +218,11 @@ class Connection:
 
     def _mismatch_advice(self) -> str:
         if self._subscription.curve:
-            return "It does not encrypt, and this client has CURVE keys: connect without them (no `curve`)"
+            return "The service does not encrypt, and this client has CURVE keys: connect without them (no `curve`)"
         return (
-            "It encrypts, and this client has no CURVE keys: pass its own key pair and the service's public key "
-            "(`curve=CurveKeys(...)`, or --client-key and --server-key), and have its public key added to the "
-            "service's authorized keys"
+            "The service encrypts, and this client has no CURVE keys: pass the client's key pair and the service's "
+            "public key (`curve=CurveKeys(...)`, or --client-key and --server-key), and have the client's public key "
+            "added to the service's authorized keys"
         )
 
     def _advice(self) -> str:
@@ -232,7 +232,9 @@ class Connection:
         unknown = [camera for camera in self._subscription.cameras if camera not in announced]
         if unknown:
             return f"The service has no camera {', '.join(unknown)}; it has {', '.join(announced) or 'none'}"
-        return f"Check that the service's cameras run (see kind `status`): {', '.join(announced) or 'it has none'}"
+        if not announced:
+            return "The service has no cameras"
+        return f"Check that the service's cameras run (subscribe to kind `status`): {', '.join(announced)}"
 
 
 def _prefixes(subscription: Subscription) -> Iterator[bytes]:

@@ -98,7 +98,7 @@ def write_keys(folder: Path, name: str, public: bytes, secret: bytes) -> tuple[P
     }
     for path in texts:
         if os.path.lexists(path):
-            raise FileExistsError(errno.EEXIST, "it exists, and may be in use", str(path))
+            raise FileExistsError(errno.EEXIST, "the file exists, and may be in use", str(path))
     for path, (mode, text) in texts.items():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w", encoding="ascii") as file:

@@ -51,7 +51,8 @@ class ModelHeader(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the preset's name.
         weights: `sha256:<hex>` of the weights file, `random:<seed>`, or both joined by a plus sign.
-        mixers: how the global blocks mix tokens over time: one word per layer pair.
+        mixers: how each layer pair's global block mixes tokens over time: `attention` or `kda`, one word per layer
+            pair.
     """
 
     name: str

@@ -76,7 +76,7 @@ _TENSOR_NAME: Final = re.compile(TENSOR_PATTERN)
 
 
 class WireError(ValueError):
-    """Parts are not a valid message, or values cannot be encoded as one. The text says what is wrong, and where."""
+    """Bytes are not a valid message, or values cannot be encoded as one. The text says what is wrong, and where."""
 
 
 class Kind(StrEnum):
@@ -275,7 +275,10 @@ def _check_tensor(layout: TensorHeader) -> None:
     # overflow 63 bits.
     bound = math.prod(max(length, 1) for length in layout.shape) * item_bytes if len(layout.shape) <= MAX_AXES else 0
     if not 0 < bound < 1 << 48:
-        raise WireError(f"tensor {layout.name} has an impossible shape: {layout.shape[: MAX_AXES + 1]}")
+        raise WireError(
+            f"tensor {layout.name} has an impossible shape (at most {MAX_AXES} axes and 2^48 bytes are possible): "
+            f"{layout.shape[: MAX_AXES + 1]}"
+        )
     if math.prod(layout.shape) * item_bytes != layout.nbytes:
         raise WireError(
             f"tensor {layout.name} of shape {layout.shape} and dtype {layout.dtype} is not {layout.nbytes} bytes long"

@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     NO_INPUT = 66, "no source delivered a frame"
     UNAVAILABLE = 69, "a port is in use or a device is missing: trying again may help"
     FAULT = 70, "a fault in retinad or in the device"
-    CANNOT_CREATE = 73, "the output of a job, or a folder of the service, cannot be created, or is something else"
+    CANNOT_CREATE = 73, "a job's output or a folder of the service cannot be created, or something else is there"
     IO_ERROR = 74, "writing failed, for example because the disk is full"
     INCOMPLETE = 75, "a job was stopped early: the same command resumes it"
     NO_PERMISSION = 77, "a folder or file of the service belongs to another user, or others can replace it"

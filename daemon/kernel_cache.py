@@ -99,7 +99,7 @@ def _open(folder: Path, stack: ExitStack) -> KernelCache:
     try:
         temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="retinad-cache-"))
     except OSError as error:
-        reason = f"{problem}; and there is no folder for temporary files that can be written to: set TMPDIR to one"
+        reason = f"{problem}; and no folder for temporary files can be written to: set TMPDIR to a folder that can"
         raise DirectoryError(ExitCode.CANNOT_CREATE, reason) from error
     return KernelCache(Path(temporary), problem, is_foreign)
 

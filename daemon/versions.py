@@ -17,8 +17,7 @@ _PARTS = (
 )
 
 TESTED_ON_GPU = (("2.11", "3.6"), ("2.11", "3.7"))
-"""Minor versions of torch and Triton that passed all GPU tests as a pair; `constraints-gpu.txt` installs the first
-pair."""
+"""Pairs of torch and Triton minor versions that passed all GPU tests; `constraints-gpu.txt` installs the first pair."""
 
 
 def find_versions() -> dict[str, str]:

@@ -349,7 +349,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class CurveConfig:
-    """ZeroMQ CURVE: who may subscribe.
+    """Keys for ZeroMQ CURVE, which encrypts the connections and decides who may subscribe.
 
     Attributes:
         server_secret_key_file: file with the server's secret key (as `zmq.auth.create_certificates` writes it).

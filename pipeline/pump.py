@@ -68,8 +68,7 @@ async def flush(camera: str, worker: Worker[Flushing], delivery: Delivery) -> No
 async def flush_connection(
     camera: str, stream_epoch: int, worker: Worker[ConnectionFlushing], delivery: Delivery
 ) -> None:
-    """Run the waiting frames of a closed connection and publish the results, unless a later connection has sent
-    frames."""
+    """Run and publish the waiting frames of a closed connection, unless a later connection has sent frames."""
     outcomes, model_done_ns = await worker.run(partial(_flush_connection, camera, stream_epoch))
     delivery.deliver(outcomes, model_done_ns)
 

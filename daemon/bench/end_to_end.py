@@ -51,7 +51,7 @@ class _Alone:
 
 
 class _BenchDependencies:
-    """Makes an engine that is measured first, and cameras whose frame rate is derived from the result."""
+    """Makes the service's engine, which is measured first, and its cameras, whose frame rate depends on the result."""
 
     def __init__(self, plan: BenchPlan) -> None:
         self._plan = plan

@@ -81,7 +81,10 @@ def python_problem(arguments: Sequence[str], version: tuple[int, ...]) -> str | 
     if version >= (3, 11) or command not in SERVER_COMMANDS:
         return None
     shown = ".".join(map(str, version))
-    return f"{command} needs Python 3.11 or newer, this is {shown}: only subscribers run on it (retinad subscribe)"
+    return (
+        f"{command} needs Python 3.11 or newer, but this is {shown}. "
+        "Older versions run only the commands for subscribers, such as `retinad subscribe`"
+    )
 
 
 def make_app() -> typer.Typer:
@@ -123,7 +126,7 @@ def _report(error: Exception, has_log: bool) -> ExitCode:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _SERVER_PARTS:
         typer.echo(
             f"retinad: this command needs the server's packages ({error.name} is missing): "
-            "in a clone of the repository, pip install '.[server]'",
+            "run pip install '.[server]' in a clone of the repository",
             err=True,
         )
         return ExitCode.UNAVAILABLE

@@ -24,8 +24,8 @@ def bench(
         typer.Argument(
             metavar="CONFIG",
             readable=False,
-            help="Its model is measured, with its first camera's stream, resize and queue settings. Other cameras, and "
-            "the sizes of all, are ignored.",
+            help="A service's config. The benchmark uses its model, and its first camera's stream, resize and queue "
+            "settings. Other cameras and all frame sizes are ignored.",
         ),
     ] = None,
     config_option: HiddenOption = None,
@@ -34,7 +34,7 @@ def bench(
     ] = 1,
     steps: Annotated[int, typer.Option(metavar="N", min=2, help="Number of steps to measure.")] = 200,
     preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"{PRESET_NAMES}, instead of the config's.")
+        str | None, typer.Option(metavar="NAME", help=f"Replaces the config's preset: {PRESET_NAMES}.")
     ] = None,
     size: Annotated[str, typer.Option(metavar="WxH", help="Size of the cameras' frames.")] = "1920x1080",
     fps: Annotated[
@@ -43,17 +43,19 @@ def bench(
             metavar="FPS",
             min=0.01,
             max=1000,
-            help="Frames per second and camera. By default 30, or what the model can take.",
+            help="Frames per second of each camera. By default 30, or less if the model is slower.",
         ),
     ] = None,
     window_full: Annotated[
         bool, typer.Option("--window-full/--no-window-full", help="Fill the streams' windows before measuring.")
     ] = True,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", readable=False, help="Write all results to this file.")
+        Path | None,
+        typer.Option("--json", metavar="FILE", readable=False, help="Write all results to this file, as JSON."),
     ] = None,
     compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", readable=False, help="Print ratios to an earlier run's --json file.")
+        Path | None,
+        typer.Option(metavar="FILE", readable=False, help="Compare with the --json file of an earlier run."),
     ] = None,
 ) -> None:
     """Measure the model alone, then the whole path from a synthetic camera to a subscriber."""

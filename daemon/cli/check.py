@@ -88,4 +88,4 @@ def _card_bytes(card: str | None, memory: bool) -> int | None:
 def _keeping_notes(config: "ServiceConfig") -> Iterator[str]:
     folder = config.states_dir
     if folder is not None and (problem := writing_problem(folder)) is not None:
-        yield f"the streams' memories will not be kept: {problem}"
+        yield f"the streams' memories will not be kept over a restart: {problem}"

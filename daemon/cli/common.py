@@ -34,7 +34,7 @@ ConfigOption = Annotated[
         "-c",
         metavar="FILE",
         readable=False,
-        help="A service's config: its \\[model] and \\[stream] are used.",
+        help="A service's config; only \\[model] and \\[stream] are used.",
     ),
 ]
 PresetOption = Annotated[str | None, typer.Option(metavar="NAME", help=f"Overrides model.preset: {PRESET_NAMES}.")]

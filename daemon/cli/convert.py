@@ -40,7 +40,12 @@ def convert(
     ] = None,
     half_life: Annotated[
         float,
-        typer.Option(metavar="FRAMES", min=0.01, max=1e9, help="4:3 frames in which a kda state decays by half."),
+        typer.Option(
+            metavar="FRAMES",
+            min=0.01,
+            max=1e9,
+            help="Number of 4:3 frames in which the state of a kda block decays by half.",
+        ),
     ] = 64.0,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the new layers' weights.")] = 0,
 ) -> None:
@@ -53,7 +58,9 @@ def convert(
     if out.suffix != ".safetensors":
         raise typer.BadParameter("expected a name that ends in .safetensors", param_hint="--output")
     if _is_same(checkpoint, out):
-        raise typer.BadParameter("this is the checkpoint itself, which would be overwritten", param_hint="--output")
+        raise typer.BadParameter(
+            "expected another file than the checkpoint, which would be overwritten", param_hint="--output"
+        )
     with reported_job_errors():
         try_output(out)
         name = preset or (None if path else _DEFAULT_PRESET)

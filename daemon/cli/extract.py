@@ -44,14 +44,18 @@ def extract(
         str,
         typer.Option(
             metavar="N|auto",
-            help="Frames per step of the model. auto: as many as fit a GPU; on the CPU, run_frames of \\[stream].",
+            help="Frames per step of the model. auto: as many as fit in the GPU's memory; "
+            "on the CPU, run_frames of \\[stream].",
         ),
     ] = "auto",
     form: Annotated[
         str | None, typer.Option("--format", metavar="safetensors|npz", help="Format of the files.")
     ] = None,
     shard_frames: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The most frames per file. By default 256 MiB of them.")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Maximum number of frames per file. By default as many as fit in 256 MiB."
+        ),
     ] = None,
     save_every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="Interval at which the state to resume from is saved.")

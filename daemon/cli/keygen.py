@@ -12,7 +12,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 def keygen(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="One for the service, one per subscriber.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Names of the key pairs: one for the service, one per subscriber."),
+    ],
     folder: Annotated[
         Path,
         typer.Option(

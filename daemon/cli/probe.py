@@ -56,7 +56,7 @@ def _describe(outcome: SourceInfo | SourceError, most_fps: float | None) -> Iter
         return
     words = [f"{outcome.width}x{outcome.height}"]
     if outcome.fps:
-        cap = f" (fps caps it at {most_fps:g})" if most_fps and most_fps < outcome.fps else ""
+        cap = f" (limited to {most_fps:g} by the key fps)" if most_fps and most_fps < outcome.fps else ""
         words.append(f"{outcome.fps:g} frames/s{cap}")
     if outcome.codec:
         words.append(outcome.codec)

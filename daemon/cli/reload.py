@@ -13,7 +13,7 @@ def reload(
     config: ConfigArgument = None,
     config_option: HiddenOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing: print what would change, and what that costs.")
+        bool, typer.Option("--dry-run", help="Only print what would change, and which cameras would lose their memory.")
     ] = False,
 ) -> None:
     """Make a running service read its config again. Prints what changes; an invalid config changes nothing."""

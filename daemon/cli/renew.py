@@ -15,7 +15,7 @@ _NO_NAME = re.compile(r"[./]")
 
 def renew(
     cameras: Annotated[
-        list[str] | None, typer.Argument(metavar="[CAMERA]...", help="Names of cameras; all without any.")
+        list[str] | None, typer.Argument(metavar="[CAMERA]...", help="Names of cameras. Without names: all cameras.")
     ] = None,
     config: Annotated[
         Path | None,
@@ -43,4 +43,4 @@ def renew(
     try:
         service.renew(names)
     except TimeoutError:
-        fail(f"process {service.pid} did not answer")
+        fail(f"the service (process {service.pid}) did not take the request in time")

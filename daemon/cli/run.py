@@ -1,4 +1,4 @@
-"""`retinad run`: the service."""
+"""`retinad run`: runs the service until it is stopped."""
 
 import typer
 

@@ -18,12 +18,12 @@ def subscribe(
         typer.Option(metavar="DIR", readable=False, help="Write the tensors of each record to an .npz file."),
     ] = None,
     save_limit: Annotated[
-        float, typer.Option(metavar="GB", min=0, help="With --save: stop with code 74 once this much is saved.")
+        float, typer.Option(metavar="GB", min=0, help="With --save: stop with code 74 once this many GB are saved.")
     ] = 10.0,
     count: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stop after this many messages.")] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0, help="Exit with code 69 after this long without a message."),
+        typer.Option(metavar="SECONDS", min=0, help="Exit with code 69 after this many seconds without a message."),
     ] = None,
     latest: Annotated[bool, typer.Option("--latest", help="When behind, skip to the newest record.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,

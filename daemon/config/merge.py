@@ -95,8 +95,7 @@ def merge(
 
 
 def known_variables(data: Mapping[str, Any]) -> dict[str, list[tuple[KeyPath, object]]]:
-    """Every variable that can override a key of this file, with its keys and their types: one key, or two if two
-    cameras fit.
+    """Every variable that can override a key of this file, with that key and its type. It has two if two cameras fit.
 
     A camera's variables have its name in capitals, with `-` as `_`.
     """
@@ -129,7 +128,7 @@ def _unknown_variable(name: str, known: Mapping[str, object]) -> Problem:
 def _ambiguous_variable(name: str, data: Mapping[str, Any], paths: Iterable[KeyPath]) -> Problem:
     names = sorted({data["camera"][path[1]]["name"] for path in paths})
     shown = ", " + " and ".join(names) if all(map(is_camera_name, names)) else ""
-    hint = "rename one, or set the key in the file"
+    hint = "rename one of the cameras, or set the key in the file"
     return Problem("environment", None, None, redact_url(name), f"fits two cameras{shown}", hint)
 
 

@@ -139,7 +139,11 @@ def _resolve_weights(table: ModelTable, network: NetworkConfig) -> tuple[Path | 
         wanted = f"expected patch_embed to be one of {', '.join(released)}"
         faults.append(KeyFault(path, f"{wanted}, got {network.patch_embed!r}"))
     if whole is not None and backbone is not None:
-        faults.append(KeyFault(path, "expected no checkpoint as well: a checkpoint already contains the backbone"))
+        faults.append(
+            KeyFault(
+                path, "expected checkpoint or backbone_checkpoint, not both: a checkpoint already contains the backbone"
+            )
+        )
         backbone = None
     return whole, backbone, faults
 

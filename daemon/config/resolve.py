@@ -208,7 +208,7 @@ def _key_notes(curve: CurveConfig | None) -> Iterator[str]:
         try:
             _ = load_authorized_key(file).public_key
         except (KeyFileError, NotOursError) as error:
-            yield f"a client's key is left out: {error}"
+            yield f"a client's key is ignored, so this client cannot subscribe: {error}"
 
 
 def _check_endpoints(publish: PublishConfig, runtime: Path) -> Iterator[KeyFault]:
@@ -243,7 +243,7 @@ def _socket_fault(endpoint: str, runtime: Path) -> str | None:
     folder = Path(socket).parent
     if folder == runtime:  # the service creates this folder itself
         return None
-    advice = "write ipc://{runtime}/NAME.sock for one that the service makes"
+    advice = "write ipc://{runtime}/NAME.sock to use a folder that the service makes"
     if not os.path.isdir(folder):
         return f"there is no folder {folder} for the socket: make it, or {advice}"
     if not os.access(folder, os.W_OK | os.X_OK):

@@ -67,8 +67,8 @@ class Publishing:
     """Where records are published: the part of a config that is known without its model, and so without torch.
 
     Attributes:
-        publish: see `ServiceConfig`.
-        runtime_dir: see `ServiceConfig`.
+        publish: where and how records are published.
+        runtime_dir: folder for sockets and locks; may not exist yet.
     """
 
     publish: PublishConfig

@@ -20,14 +20,17 @@ _NAME = r"RETINAD(?:_[A-Z0-9]+)*?"
 
 
 def is_service_link(name: str, value: str) -> bool:
-    """Whether a variable has the name and the value of a service link."""
+    """Whether a variable has the name and the value of one that Kubernetes or Docker set for a service."""
     if "__" in name:
         return False
     return any(re.fullmatch(_NAME + form, name) and re.fullmatch(text, value) for form, text in _LINKS)
 
 
 def describe_links(names: Sequence[str]) -> str:
-    """A sentence about the variables that were ignored because they are service links."""
+    """A sentence about the ignored variables that Kubernetes or Docker set for a service."""
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     what = "is not a config key" if len(names) == 1 else "are not config keys"
-    return f"{shown} {what}: Kubernetes sets such variables for a Service of this name (enableServiceLinks: false)"
+    return (
+        f"{shown} {what}: Kubernetes sets such variables for a Service of this name; "
+        "enableServiceLinks: false prevents it"
+    )

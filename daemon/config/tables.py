@@ -65,7 +65,7 @@ def _index_as_text(source: object) -> object:
 
 
 class ServiceTable(BaseModel):
-    """`[service]`"""
+    """The keys of the table `[service]`."""
 
     model_config = STRICT
     log_level: LogLevel = "info"
@@ -78,7 +78,7 @@ class ServiceTable(BaseModel):
 
 
 class CurveTable(BaseModel):
-    """`[publish.curve]`"""
+    """The keys of the table `[publish.curve]`."""
 
     model_config = STRICT
     server_secret_key_file: Text
@@ -86,7 +86,7 @@ class CurveTable(BaseModel):
 
 
 class PublishTable(BaseModel):
-    """`[publish]`"""
+    """The keys of the table `[publish]`."""
 
     model_config = STRICT
     endpoints: Annotated[list[Text], Field(min_length=1, max_length=16)] | None = None
@@ -97,7 +97,7 @@ class PublishTable(BaseModel):
 
 
 class ModelTable(BaseModel):
-    """`[model]`"""
+    """The keys of the table `[model]`."""
 
     model_config = STRICT
     preset: PresetName = "auto"
@@ -146,7 +146,7 @@ class StreamTable(BaseModel):
 
 
 class CameraTable(BaseModel):
-    """`[[camera]]`"""
+    """The keys of one table `[[camera]]`."""
 
     model_config = STRICT
     name: Annotated[str, Field(pattern=NAME_PATTERN)]

@@ -1,5 +1,4 @@
-"""The index of an extracted recording, `index.json`: the contents of its feature files (shards), the settings, and
-where to resume."""
+"""The index of an extracted recording, `index.json`: feature files (shards), settings, and where to resume."""
 
 import math
 from dataclasses import dataclass, replace
@@ -120,8 +119,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A checkpoint, from which a stopped job resumes. The file `state` holds the stream's state before frame
-    `source_seq`."""
+    """Where a stopped job resumes. The file `state` holds the stream's state before the frame number `source_seq`."""
 
     source_seq: int
     state: str

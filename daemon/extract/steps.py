@@ -55,8 +55,7 @@ class StepLoop:
         self._save_every_s = save_every_s
 
     async def run(self) -> None:
-        """Run steps until the reader has no more frames. Then flush the stream if the recording has ended, else save
-        it.
+        """Run steps until the reader has no more frames. Then flush the stream at the recording's end, else save it.
 
         Raises:
             JobError: the state cannot be saved, or the recording has become shorter.

@@ -133,8 +133,8 @@ def _crash_output(stderr: TextIO) -> Iterator[TextIO]:
     """Standard error for the stack of a crash, without blocking where the kernel allows that.
 
     Otherwise a crashed process would wait for the reader of its log, and not end. A pipe or a terminal is opened a
-        second time in non-blocking mode: a flag on the original descriptor would affect every process that shares it. A
-        socket cannot be opened again: it gets a time limit for each write.
+    second time in non-blocking mode: a flag on the original descriptor would affect every process that shares it. A
+    socket cannot be opened again: it gets a time limit for each write.
     """
     descriptor = stderr.fileno()
     kind = os.fstat(descriptor).st_mode

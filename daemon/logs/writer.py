@@ -63,7 +63,7 @@ class LogWriter:
 
         Args:
             within_s: maximum time for writing all lines, in seconds.
-            stuck_s: maximum time in which no line is written, in seconds.
+            stuck_s: seconds without any written line after which the thread counts as stuck.
 
         Returns:
             Whether the thread has ended, so that the descriptor may be closed.

@@ -32,7 +32,7 @@ _log = structlog.get_logger("retinad")
 
 
 class CameraLog:
-    """Logs one camera's states. A new problem is a warning; so are its 10th, 100th, ... repetition, but no others."""
+    """Logs one camera's states. Warns of a new problem, and of its 10th, 100th, ... repetition."""
 
     def __init__(self, camera: str) -> None:
         self._log = _log.bind(camera=camera)

@@ -126,8 +126,7 @@ class CameraRun:
         return CameraReport(self.config, self.status, counters, next_epoch, self.refusal is not None)
 
     def lost(self) -> None:
-        """Run the frames that wait for their stream's first block to fill, because the source's connection has
-        ended."""
+        """Run the frames that still wait for a full first block, because the source's connection has ended."""
         self._lost.set()
 
     def reopen(self, config: CameraConfig) -> bool:

@@ -138,7 +138,7 @@ def _open_control(runtime: Path, path: Path, text: str, stack: ExitStack) -> Con
     try:
         return stack.enter_context(open_control(runtime, path, text))
     except OSError as error:
-        _log.warning("`retinad reload` and `retinad renew` do not find this service: %s", error)
+        _log.warning("`retinad reload` and `retinad renew` cannot find this service: %s", error)
         return None
 
 

@@ -86,7 +86,7 @@ class StreamSnapshots:
         path, deadline_s = self._path(config.name), time.monotonic() + within_s
         if path is None:
             return
-        saved, reason = False, "the service ended before"
+        saved, reason = False, "the service ended before it was saved"
         try:
             # A little longer, so that the worker itself can say what took the time.
             with anyio.move_on_after(within_s + _ANSWER_S) as waiting:

@@ -36,8 +36,7 @@ class Notifier:
         self._owes_ready = not self._send("READY=1")
 
     def reloading(self) -> None:
-        """Report that the service is reloading its config; `ready()` must follow, even if the new config is
-        rejected."""
+        """Report that a reload of the config has begun. Call `ready()` afterwards, even if the config is rejected."""
         self._owes_ready = False
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 

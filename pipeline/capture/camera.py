@@ -40,7 +40,8 @@ class Camera:
         on_log: called with each line that the capture process prints, without secrets.
         capture: starts a capture process.
         starts: the budget of such starts, which cameras share.
-        first_epoch: number of the first connection; after a reload, one more than the last of the previous camera.
+        first_epoch: number of the first connection. After a reload, it is one more than the last number of the
+            camera that this one replaces.
         backoff: waits between attempts.
         jitter: uniform in [0, 1).
         clock: monotonic seconds.

@@ -200,11 +200,16 @@ class Capture:
 
     def _map(self, memory: FrameMemory, fd: int | None) -> None:
         if fd is None:  # the kernel drops the descriptor if this process has reached its limit
-            raise SourceError(SourceFault.CRASHED, "its frame memory cannot be received: too many open files")
+            raise SourceError(
+                SourceFault.CRASHED,
+                "the memory for its frames cannot be received: this process has too many open files (ulimit -n)",
+            )
         try:
             self._slots = SlotReader(memory, fd, self._releases.send)
         except OSError as exc:
-            raise SourceError(SourceFault.CRASHED, f"its frame memory cannot be mapped: {exc.strerror}") from exc
+            raise SourceError(
+                SourceFault.CRASHED, f"the memory for its frames cannot be mapped: {exc.strerror}"
+            ) from exc
         finally:
             os.close(fd)
 

@@ -13,13 +13,13 @@ class Pacer:
     """Decides when each frame of a source is due, across all passes.
 
     The cap is the camera's maximum frame rate. A live source's frames above the cap are left out. Frames of other
-        sources are held back until they are due. In live mode, a video's timestamps say when, and frames above the cap
-        are left out. In lossless mode, and for images, which have no rate of their own, the cap says when. Without a
-        cap, lossless mode holds nothing back.
+    sources are held back until they are due. In live mode, a video's timestamps say when, and frames above the cap are
+    left out. In lossless mode, and for images, which have no rate of their own, the cap says when. Without a cap,
+    lossless mode holds nothing back.
 
     Args:
         info: kind and rate of the source.
-        config: mode and cap.
+        config: the camera, for its mode and cap.
     """
 
     def __init__(self, info: SourceInfo, config: CameraConfig) -> None:

@@ -22,8 +22,7 @@ class Ready(CaptureMessage, frozen=True):
 
 
 class Start(CaptureMessage, frozen=True):
-    """From the service: the camera to read. Its source is a separate field of bytes, since a file name need not be
-    UTF-8."""
+    """From the service: the camera to read. Its source is a field of bytes, since a file name need not be UTF-8."""
 
     config: CameraConfig
     source: bytes
@@ -46,8 +45,7 @@ class Opened(CaptureMessage, frozen=True):
 
 
 class FrameMemory(CaptureMessage, frozen=True):
-    """From the capture process: further frames are in new shared memory, whose file descriptor comes with the
-    message."""
+    """From the capture process: later frames are in new shared memory, whose descriptor comes with the message."""
 
     generation: int
     slots: int
@@ -55,8 +53,7 @@ class FrameMemory(CaptureMessage, frozen=True):
 
 
 class FrameReady(CaptureMessage, frozen=True):
-    """From the capture process: a slot holds a frame [height, width, 3]. The service owns the slot until it releases
-    it.
+    """From the capture process: a slot holds a frame [height, width, 3]. The slot is in use until `Release`.
 
     `skipped` and `failed` count frames since the last message: those captured and discarded, and the unreadable ones.
     """

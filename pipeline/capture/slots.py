@@ -33,7 +33,7 @@ class SlotWriter:
 
     @property
     def generation(self) -> int:
-        """Number of the current memory."""
+        """Number of the current memory, which is one higher after each replacement."""
         return self._generation
 
     def reserve(self, nbytes: int) -> None:

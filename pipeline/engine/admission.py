@@ -59,8 +59,9 @@ def check_admission(camera: str, stream: StreamConfig, opened: int, config: Mode
     """
     if opened >= config.max_streams:
         raise AdmissionError(
-            f"camera {camera!r} exceeds max_streams = {config.max_streams}: the open streams hold {gib(pool.nbytes)}, "
-            f"and this one would need up to {pool.shape.describe(_largest(stream, config))}"
+            f"camera {camera!r} exceeds max_streams = {config.max_streams}, as {opened} streams are open: raise it or "
+            f"disable a camera. The caches of the open streams use {gib(pool.nbytes)} of memory, and this "
+            f"stream's would use up to {pool.shape.describe(_largest(stream, config))}"
         )
 
 

@@ -12,7 +12,7 @@ from ..files.ownership import NotOursError, check_unchangeable
 
 _FIELD = "curve.authorized_keys_dir"
 _SETTLED_NS = 100_000_000
-"""Seconds for which a changed file is read again at each check: a second change may leave the same time stamp."""
+"""Nanoseconds for which a changed file is read again at each check: a second change may leave the same time stamp."""
 _NAMED = 5
 
 _Seen = tuple[tuple[str, tuple[int, ...]], ...]

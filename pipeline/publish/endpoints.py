@@ -62,7 +62,7 @@ def ipc_path(endpoint: str) -> str | None:
 
 
 def is_same_socket(one: str, other: str) -> bool:
-    """Whether two valid endpoints cannot both be bound: they are the same, however they are spelt, or one covers the
+    """Whether two valid endpoints cannot both be bound: they are spellings of the same address, or one covers the
     other.
     """
     paths = ipc_path(one), ipc_path(other)
@@ -197,7 +197,9 @@ def _remove_stale_socket(endpoint: str, path: Path) -> None:
     with _owned(endpoint):
         check_made_by_us(path, found, stat.S_IFSOCK)
     if _answers(path):
-        raise PublishError(f"cannot bind {endpoint}: a process that does not lock it already publishes there", _FIELD)
+        raise PublishError(
+            f"cannot bind {endpoint}: another process, which does not lock it, already publishes there", _FIELD
+        )
     with suppress(FileNotFoundError):
         path.unlink()
 

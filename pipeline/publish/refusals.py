@@ -6,7 +6,7 @@ from dataclasses import dataclass
 KEY_START = 8
 """Number of characters of a key that are shown: enough to find its file."""
 UNKNOWN = "unknown"
-"""Address shown for a peer that disconnected before its address could be looked up."""
+"""Text shown as the address of a peer that disconnected before its address could be looked up."""
 _MOST = 64
 _OTHERS = "too many different ones to list"
 

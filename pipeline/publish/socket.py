@@ -54,7 +54,7 @@ _REASONS: Mapping[int, str] = MappingProxyType(
         zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "it encrypts for another server key than this service's",
     }
 )
-"""Failed handshakes that are refusals. The others are port scans, health checks and broken connections."""
+"""The reasons of failed handshakes that count as refusals. Others are port scans, health checks, broken connections."""
 
 _Socket = zmq.Socket[bytes]
 _Context = zmq.Context[zmq.Socket[bytes]]

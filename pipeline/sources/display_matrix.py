@@ -1,4 +1,4 @@
-"""Reads the display matrix of an MP4 or QuickTime file.
+"""Reads how an MP4 or QuickTime file wants its picture rotated or mirrored (its display matrix).
 
 It is needed for mirrored videos: OpenCV asks FFmpeg only for the matrix's rotation angle, which is 180 for a mirror.
 """

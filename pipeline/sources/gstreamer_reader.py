@@ -23,7 +23,7 @@ class PipelineReader:
     """An open pipeline. It counts as a camera, so its end is a failure.
 
     Args:
-        capture: OpenCV's side of it; closed with the reader.
+        capture: the pipeline as opened by OpenCV; closed with the reader.
     """
 
     def __init__(self, capture: VideoCapture) -> None:

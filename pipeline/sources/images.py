@@ -102,7 +102,7 @@ class ImagesReader:
         if self._first_only and self._file.pictures > 1:
             more = self._file.pictures - 1
             advice = (
-                "of a folder or glob the first picture of each file is read; as a source of its own a file is whole"
+                "a folder or glob gives the first picture of each file; to read all, make the file itself the source"
             )
             sys.stderr.write(printable(f"left out: {self._path}: {more} of its {more + 1} pictures ({advice})\n"))
         return pixels

@@ -104,8 +104,7 @@ class Credentials:
         self._count = 0
 
     def accept(self, challenges: Iterable[Challenge]) -> bool:
-        """Choose the best challenge that can be answered. Returns False if there is none, or if the address has no
-        user."""
+        """Choose the best challenge that can be answered. Returns False if there is none or no user is known."""
         known = [challenge for challenge in challenges if challenge.is_known(_HASHES)]
         known.sort(key=lambda challenge: (challenge.scheme, challenge.hash))  # Basic, MD5, SHA-256
         self._challenge, self._count = (known[-1] if known else None), 0

@@ -42,7 +42,7 @@ class NetworkSpec(SourceSpec):
 
     @property
     def is_live(self) -> bool:
-        """See `SourceSpec`. What a web server sends may be a file."""
+        """See `SourceSpec`. False for web addresses, since a web server may send a file."""
         return not self.url.startswith("http")
 
     def check(self) -> None:

@@ -30,7 +30,7 @@ class SourceSpec(ABC):
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and TCP port that the source is opened at, else None."""
+        """Host and TCP port at which the source is opened; None if it has none."""
         return None
 
     def check(self) -> None:  # noqa: B027  # most kinds have nothing to check

@@ -81,7 +81,7 @@ def _number(key: str, value: str, kind: type[int] | type[float]) -> int | float:
     try:
         return kind(value)
     except ValueError:
-        raise ValueError(f"{key} takes a number, got {value!r}") from None
+        raise ValueError(f"{key} must be a number, got {value!r}") from None
 
 
 def _check_ranges(spec: SyntheticSpec) -> None:
@@ -95,7 +95,7 @@ def _check_ranges(spec: SyntheticSpec) -> None:
     ):
         value = getattr(spec, name)
         if not low <= value <= high:
-            raise ValueError(f"{name} is {low} to {high}, got {value}")
+            raise ValueError(f"{name} must be {low} to {high}, got {value}")
 
 
 SYNTHETIC = SourceKind(

@@ -38,7 +38,7 @@ class DeviceReader:
     Args:
         path: name for error messages.
         config: requested pixel format, size and rate, set in this order: each depends on the ones before.
-        capture: OpenCV's side of the device; closed with the reader.
+        capture: the device as opened by OpenCV; closed with the reader.
     """
 
     def __init__(self, path: str, config: CameraConfig, capture: VideoCapture) -> None:
@@ -64,7 +64,7 @@ class DeviceReader:
         if not self._capture.grab():
             if not os.path.exists(self._path):
                 raise SourceError(SourceFault.MISSING, f"{self._path} stopped: it was unplugged")
-            reason = "no frame arrived: too little USB bandwidth (try fourcc MJPG), or unplugged"
+            reason = "no frame arrived; it was unplugged, or has too little USB bandwidth (try fourcc = 'MJPG')"
             raise SourceError(SourceFault.STALLED, f"{self._path} stopped: {reason}")
         return Grabbed(monotonic_ns=self._driver_ns())
 

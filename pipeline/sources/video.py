@@ -20,8 +20,8 @@ from .reader import Grabbed, RefusedError, SourceInfo, UnreadableImage
 from .redact import printable, redact_url
 
 _ATTEMPTS = 1000
-"""Maximum number of damaged frames in a row that are skipped. OpenCV fails once for each, and at the end of a file 1000
-times in 1 to 13 ms.
+"""Maximum number of damaged frames in a row that are skipped. OpenCV's read fails once for each damaged frame, and
+every time at the end of a file (1000 times in 1 to 13 ms).
 """
 _MOST_REFUSED = 5
 """Number of frames in a row that FFmpeg does not convert to BGR, after which a source without any good frame is given
@@ -122,7 +122,7 @@ class VideoReader:
     """An open file or stream. The end of a finite source is normal; the end of any other counts as a failure.
 
     Args:
-        capture: OpenCV's side of it; closed with the reader.
+        capture: the file or stream as opened by OpenCV; closed with the reader.
         log: FFmpeg's log; closed with the reader.
         name: name for error messages.
         ends: whether it is a file. A stream that announces its length is finite too.

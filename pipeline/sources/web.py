@@ -20,7 +20,7 @@ _DROPPED = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeErro
 
 
 class WebClient:
-    """Requests of one address. Certificates are not verified, as by FFmpeg: cameras have self-signed ones.
+    """Sends HTTP requests to one address. Like FFmpeg, it does not verify certificates: cameras have self-signed ones.
 
     Args:
         url: `http://` or `https://` address, with user and password where the camera needs them.
@@ -39,7 +39,7 @@ class WebClient:
         self._first_host = urlsplit(self._url).hostname
 
     def get(self) -> http.client.HTTPResponse:
-        """Request the address. Its body must be read or the client closed before the next request.
+        """Request the address. Before the next request, read the whole body of the response or close the client.
 
         Raises:
             OSError: the host cannot be reached, or does not answer in time.
@@ -121,7 +121,7 @@ class WebClient:
 
 
 def is_proxied(url: str) -> bool:
-    """Whether FFmpeg would use a proxy for an address, which `WebClient` does not know."""
+    """Whether FFmpeg would use a proxy for an address. `WebClient` does not support proxies."""
     return url.startswith("http") and any(os.environ.get(name) for name in ("http_proxy", "https_proxy"))
 
 

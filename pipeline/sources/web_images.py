@@ -33,7 +33,7 @@ _HASHES = ("MD5", "SHA-256")
 def open_web(url: str, config: CameraConfig) -> Reader:
     """Open an HTTP address: images by this module, everything else by FFmpeg.
 
-    A video's suffix leaves the first request to FFmpeg: some programs serve one request and end.
+    An address with a video's suffix is left to FFmpeg at once: some programs serve only one request and then end.
 
     Raises:
         SourceError: see `open_images` and `open_stream`.
@@ -52,7 +52,7 @@ def open_images(url: str, config: CameraConfig) -> Reader | None:
     """Open an HTTP address if it answers with images; None if FFmpeg must find out what it is.
 
     Raises:
-        SourceError: `AUTH`, `TIMEOUT`.
+        SourceError: the login was refused (fault `AUTH`), or the server did not answer in time (fault `TIMEOUT`).
     """
     if is_proxied(url):
         return None
@@ -87,7 +87,7 @@ class MultipartReader:
         client: the connection, closed with the reader.
         response: its response, of which nothing is read yet.
         name: name for error messages.
-        config: stall timeout.
+        config: the camera, for its stall timeout.
     """
 
     def __init__(self, client: WebClient, response: http.client.HTTPResponse, name: str, config: CameraConfig) -> None:
@@ -154,7 +154,9 @@ class MultipartReader:
 
     def _exactly(self, length: int) -> bytes:
         if length > _MAX_BYTES:
-            raise SourceError(SourceFault.CODEC, f"{self._name} sends parts of {length} bytes (at most {_MAX_BYTES})")
+            raise SourceError(
+                SourceFault.CODEC, f"{self._name} sends a part of {length} bytes (expected at most {_MAX_BYTES})"
+            )
         data = self._response.read(length)
         if len(data) < length:
             raise http.client.IncompleteRead(data)
@@ -165,7 +167,10 @@ class MultipartReader:
         while not (line := self._line()).startswith(delimiter):
             data += line
             if len(data) > _MAX_BYTES:
-                raise SourceError(SourceFault.CODEC, f"{self._name} sends a part of more than {_MAX_BYTES} bytes")
+                raise SourceError(
+                    SourceFault.CODEC,
+                    f"{self._name} sends a part of more than {_MAX_BYTES} bytes, the most that is read",
+                )
         return bytes(data.removesuffix(b"\n").removesuffix(b"\r")), line
 
     def _line(self) -> bytes:
@@ -182,7 +187,7 @@ class SnapshotReader:
         client: the connection, which is kept between polls; closed with the reader.
         response: the first response, of which nothing is read yet.
         name: name for error messages.
-        config: mode, cap and timeouts.
+        config: the camera, for its mode, maximum frame rate and timeouts.
     """
 
     def __init__(self, client: WebClient, response: http.client.HTTPResponse, name: str, config: CameraConfig) -> None:

@@ -1,8 +1,8 @@
 """Errors and duration of the camera and depth heads of the full-size network on a GPU; weights are random.
 
 `python -m tests.benchmarks.heads_gpu` runs a stream of 518x378 images through the network in float32, bfloat16 and
-float16, and with a float8 memory, and prints the largest error of each output against float32, and the median duration of a captured step with
-and without each head.
+float16, and with a float8 memory. It prints the largest error of each output against float32, and the duration of a
+captured step with and without each head.
 """
 
 import time

@@ -130,7 +130,7 @@ def test_each_outcome_has_its_exit_code(
 def test_on_an_older_python_the_servers_commands_say_so(command: str) -> None:
     problem = python_problem(["--x", command, "config.toml"], (3, 10))
     assert problem is not None
-    assert problem.startswith(f"{command} needs Python 3.11 or newer, this is 3.10")
+    assert problem.startswith(f"{command} needs Python 3.11 or newer, but this is 3.10")
     assert python_problem([command], (3, 11)) is None
 
 
@@ -157,7 +157,7 @@ def help_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 def test_tables_of_the_config_are_named_in_the_help(help_of: Callable[..., str]) -> None:
     """In square brackets, which could be taken for markup."""
-    assert "its [model] and [stream] are used" in help_of("extract")
+    assert "only [model] and [stream] are used" in help_of("extract")
 
 
 def test_the_help_lists_every_command_and_every_exit_code(help_of: Callable[..., str]) -> None:
@@ -421,7 +421,7 @@ def test_cameras_describes_each_source(config: Path, tmp_path: Path, capsys: pyt
     printed = capsys.readouterr()
     assert SECRET not in printed.out + printed.err
     heads = [line for line in printed.out.splitlines() if not line.startswith(" ")]
-    assert heads[0] == "a: 640x480, 30 frames/s (fps caps it at 2), by synthetic"
+    assert heads[0] == "a: 640x480, 30 frames/s (limited to 2 by the key fps), by synthetic"
     assert heads[1].startswith("b: missing: ")
     assert heads[2].startswith("c: refused: ")
 

@@ -39,7 +39,7 @@ def test_an_existing_key_is_never_replaced(tmp_path: Path, existing: str, capsys
     (tmp_path / existing).write_text("precious")
     assert run_command(["keygen", "robot", "--dir", str(tmp_path)]) == ExitCode.CANNOT_CREATE
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(existing, "precious")]
-    assert f"{tmp_path}/{existing}: it exists, and may be in use" in capsys.readouterr().err
+    assert f"{tmp_path}/{existing}: the file exists, and may be in use" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,7 +91,7 @@ def test_the_report_names_the_device_and_says_whether_the_sum_fits(tmp_path: Pat
     assert "--card SIZE" in memory_report(config, None, 1).splitlines()[0]
     on_gpu = replace(config, model=replace(config.model, device="cuda:0"))
     assert memory_report(on_gpu, None, 20 << 30).endswith(
-        "does NOT fit the 20.00 GiB of cuda:0, of which all but steps may use 18.00 GiB"
+        "does NOT fit the 20.00 GiB of cuda:0 (at most 18.00 GiB without the forward pass)"
     )
 
 

@@ -517,7 +517,7 @@ def test_a_checkpoint_and_a_backbone_exclude_each_other(refuse: Refuse, tmp_path
     (tmp_path / "a.pt").write_bytes(ZIP_START)
     both = f'[model]\ncheckpoint = "{tmp_path}/a.pt"\nbackbone_checkpoint = "{tmp_path}/a.pt"\n'
     messages = [problem.message for problem in refuse(f"{CAMERA}{both}")]
-    assert any("no checkpoint as well" in message for message in messages)
+    assert any("checkpoint or backbone_checkpoint, not both" in message for message in messages)
     assert any("dinov2_vits14_reg" in message for message in messages)  # the tiny preset has no DINOv2 embedding
 
 

@@ -233,7 +233,7 @@ async def test_a_save_waits_for_a_slow_step_or_says_that_it_could_not(tmp_path: 
         "stream snapshot not saved",
     ]
     assert "no time left: the model's step or other cameras took all of 0.2 s" in log[0]["reason"]
-    assert log[2]["reason"] == "the service ended before"
+    assert log[2]["reason"] == "the service ended before it was saved"
 
 
 @pytest.mark.anyio

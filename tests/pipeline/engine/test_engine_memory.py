@@ -92,7 +92,8 @@ def test_one_stream_too_many_is_refused_with_the_sum() -> None:
         with pytest.raises(AdmissionError) as refusal:
             open_streams(engine, "c")
         assert str(refusal.value) == (
-            "camera 'c' exceeds max_streams = 2: the open streams hold 0.0 MiB, and this one would need up to 0.1 MiB "
+            "camera 'c' exceeds max_streams = 2, as 2 streams are open: raise it or disable a camera. The caches of "
+            "the open streams use 0.0 MiB of memory, and this stream's would use up to 0.1 MiB "
             "for 3 frames of 22 tokens and 4 x 6 tokens of history, each 2 layers x 2 x 2 heads x 16 x 4 bytes"
         )
         engine.close_stream("a")

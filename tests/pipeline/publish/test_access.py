@@ -346,7 +346,11 @@ def test_a_bounded_number_of_refusals_is_kept() -> None:
 def test_a_subscriber_is_advised_about_the_keys_that_it_lacks_or_has_too_many_of(keys: Keys, with_keys: bool) -> None:
     client = keys.client("robot", authorized=True)
     publisher = make_publisher(curve=None if with_keys else keys.config())
-    advice = "does not encrypt.*connect without them" if with_keys else "It encrypts, and this client has no CURVE keys"
+    advice = (
+        "does not encrypt.*connect without them"
+        if with_keys
+        else "The service encrypts, and this client has no CURVE keys"
+    )
     with (
         polled_elsewhere(publisher),
         Subscriber(publisher.endpoints[0], curve=client if with_keys else None) as subscriber,

@@ -86,9 +86,9 @@ def test_sources_are_parsed(text: str, expected: SourceSpec) -> None:
         ("gstreamer:videotestsrc ! ! appsink", "appsink is the last"),
         ("gstreamer:appsink ! videotestsrc", "appsink is the last"),
         ("synthetic:?wdith=64", "no option 'wdith'"),
-        ("synthetic:?width=big", "width takes a number"),
-        ("synthetic:?width=0", "width is 8 to 8192"),
-        ("synthetic:?fps=nan", "fps is"),
+        ("synthetic:?width=big", "width must be a number"),
+        ("synthetic:?width=0", "width must be 8 to 8192"),
+        ("synthetic:?fps=nan", "fps must be"),
         ("synthetic:64x64", "is followed by '64x64'"),
     ],
 )
