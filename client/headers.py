@@ -129,6 +129,43 @@ class CameraHeader(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
+class AlignmentHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """How an epoch's frame of reference maps to the trajectory's: x_world = scale R x_epoch + translation.
+
+    Attributes:
+        scale: length of the epoch's unit, in the trajectory's unit.
+        rotation: R as a unit quaternion x y z w.
+        translation: x y z, in the trajectory's unit.
+        residual: median distance between the camera positions of the frames that this epoch shares with the previous
+            one, after the alignment, as a fraction of their median depth. None if nothing was aligned.
+        rotation_residual_degrees: median angle between these frames' rotations, after the alignment.
+        reason: why the alignment should not be trusted; None if it is good.
+    """
+
+    scale: float = 1.0
+    rotation: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 1.0)
+    translation: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    residual: float | None = None
+    rotation_residual_degrees: float | None = None
+    reason: str | None = None
+
+
+class GeometryHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What a record's poses, depths and points mean.
+
+    Attributes:
+        unit: name of the unit of length; `stream` is the stream's own, constant but unknown.
+        world_epoch: the epoch whose frame of reference is the trajectory's. A new number means a new trajectory.
+        map_stride: pixel (column, row) of a map is pixel (map_stride column, map_stride row) of the model's image.
+        alignment: maps this record's epoch to the trajectory.
+    """
+
+    unit: str = "stream"
+    world_epoch: Count = 0
+    map_stride: Count = 1
+    alignment: AlignmentHeader = AlignmentHeader()
+
+
 class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a features header other than its tensors.
 
@@ -157,6 +194,7 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
         to_source: 2x3 affine matrix that maps a model pixel (x, y) to a source pixel.
         model: the model that made the features.
         latency_us: latency per stage.
+        geometry: what poses, depths and points mean; None if the record has none of them.
     """
 
     schema: int = SCHEMA
@@ -182,6 +220,7 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
     to_source: Affine
     model: ModelHeader
     latency_us: LatencyHeader = LatencyHeader()
+    geometry: GeometryHeader | None = None
 
 
 class FeaturesHeader(RecordFields, frozen=True, kw_only=True):

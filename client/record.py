@@ -4,7 +4,7 @@ import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from .wire import (
 )
 
 Array = npt.NDArray[np.generic]
+FloatArray = npt.NDArray[np.float32]
 
 
 class Tensors(Mapping[str, Array]):
@@ -71,6 +72,74 @@ class FeaturesRecord(RecordFields, frozen=True, kw_only=True, eq=False):
 
     def __getitem__(self, name: str) -> Array:
         return self.tensors[name]
+
+    @property
+    def world_from_camera(self) -> Array:
+        """The camera's pose, float32 [3, 4] = [R | t]: x_world = R x_camera + t, so t is the camera's position.
+
+        Axes are OpenCV's: x right, y down, z forward. NaN if the model gave no rotation.
+
+        Raises:
+            KeyError: the record has no pose.
+        """
+        return self["pose/world_from_camera"]
+
+    @property
+    def intrinsics(self) -> Array:
+        """The camera matrix, float32 [3, 3], for pixels of the model's image. NaN if the field of view is unusable.
+
+        Raises:
+            KeyError: the record has no pose.
+        """
+        return self["pose/intrinsics"]
+
+    @property
+    def source_intrinsics(self) -> Array:
+        """The camera matrix, float32 [3, 3], for pixels of the captured frame.
+
+        Raises:
+            KeyError: the record has no pose.
+        """
+        return self["pose/source_intrinsics"]
+
+    @property
+    def depth(self) -> Array:
+        """Distances along the optical axis, float16 [rows, columns], in the unit that `geometry` names.
+
+        Pixels with too little confidence are NaN, see `min_confidence` in the config.
+
+        Raises:
+            KeyError: the record has no depth.
+        """
+        return self["depth"]
+
+    @property
+    def depth_confidence(self) -> Array:
+        """The confidence of each depth, float16 [rows, columns], above 1.
+
+        Raises:
+            KeyError: the record has no depth.
+        """
+        return self["depth_confidence"]
+
+    def points(
+        self, frame: Literal["world", "camera"] = "world", *, min_confidence: float = 0.0, image: Array | None = None
+    ) -> tuple[FloatArray, npt.NDArray[np.uint8] | None]:
+        """Compute the points of all pixels that have a depth: x = depth K^-1 (u, v, 1), then the pose.
+
+        Args:
+            frame: `world` for the trajectory's frame of reference, `camera` for the camera's.
+            min_confidence: pixels with less confidence are left out.
+            image: the captured frame, uint8 [height, width, 3], whose colours the points get; None for no colours.
+
+        Returns:
+            the points, float32 [N, 3], and their colours, uint8 [N, 3] in the channel order of `image`, or None.
+
+        Raises:
+            KeyError: the record has no depth or no pose.
+            ValueError: the image does not have the size of the captured frame.
+        """
+        return _points(self, frame, min_confidence, image)
 
     def header(self) -> FeaturesHeader:
         """The header as received."""
@@ -132,6 +201,32 @@ def make_record(message: Message, gaps: tuple[Gap, ...] = ()) -> Record:
             return EndRecord(**_fields(end, EndHeader), gaps=gaps)
         case HelloHeader() as hello:
             return HelloRecord(**_fields(hello, HelloHeader), gaps=gaps)
+
+
+def _points(
+    record: FeaturesRecord, frame: Literal["world", "camera"], min_confidence: float, image: Array | None
+) -> tuple[FloatArray, npt.NDArray[np.uint8] | None]:
+    """See `FeaturesRecord.points`."""
+    width, height = record.source_size
+    if image is not None and image.shape != (height, width, 3):
+        raise ValueError(f"expected the captured frame, {(height, width, 3)}, got an image of shape {image.shape}")
+    parts = record.depth, record.intrinsics, record.world_from_camera
+    depth, camera, pose = (part.astype(np.float64) for part in parts)
+    stride = 1 if record.geometry is None else record.geometry.map_stride
+    with np.errstate(invalid="ignore"):
+        seen = np.isfinite(depth) & (depth > 0) & (record.depth_confidence.astype(np.float64) >= min_confidence)
+    rows, columns = np.nonzero(seen)
+    pixels = np.stack((columns * stride, rows * stride, np.ones_like(rows))).astype(np.float64)
+    if not np.isfinite(camera).all():  # without a field of view, no pixel has a direction
+        rows, columns, pixels, camera = rows[:0], columns[:0], pixels[:, :0], np.eye(3)
+    points = np.linalg.inv(camera) @ pixels * depth[rows, columns]
+    if frame == "world":
+        points = pose[:, :3] @ points + pose[:, 3:]
+    colours = None
+    if image is not None:
+        x, y = np.rint(np.array(record.to_source) @ pixels).astype(np.intp)
+        colours = np.ascontiguousarray(image[y.clip(0, height - 1), x.clip(0, width - 1)], dtype=np.uint8)
+    return np.ascontiguousarray(points.T, dtype=np.float32), colours
 
 
 def _fields(value: msgspec.Struct, kind: type[msgspec.Struct]) -> dict[str, Any]:

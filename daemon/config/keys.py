@@ -18,6 +18,9 @@ RENAMED: Mapping[str, str] = MappingProxyType({})
 _PARTS = re.compile(r"^(?:model\.)?(?:network|output)\.")
 """Parts of the model's config that are not tables in the file: `model.output.pool` is set by the key `model.pool`."""
 
+_HEADS = re.compile(r"^(?:model\.)?network\.(?:camera|dense)_head\b")
+"""The shapes of heads, which only a preset sets."""
+
 _NAMES = {
     "model.name": "model.preset",
     "model_name": "model.preset",
@@ -44,7 +47,7 @@ def show_key(path: KeyPath) -> str:
 def config_key(field: str) -> str:
     """The config key that sets a field of the pipeline's config: `model.pool` for `model.output.pool`."""
     key = field.replace("output.dtype", "output.output_dtype").replace("stream.retention.", "stream.")
-    return _NAMES.get(key, _PARTS.sub("model.", key))
+    return "model.preset" if _HEADS.match(key) else _NAMES.get(key, _PARTS.sub("model.", key))
 
 
 def show_differences(differences: Iterable[Difference]) -> str:

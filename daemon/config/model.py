@@ -8,7 +8,7 @@ from typing import Any
 
 from retinad.pipeline.compatibility import capability_conflicts, find_conflicts
 from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
-from retinad.pipeline.frames import PATCH_GROUPS, TokenGroup
+from retinad.pipeline.frames import MAP_KINDS, PATCH_GROUPS, OutputKind, TokenGroup
 from retinad.pipeline.model.backbones import BACKBONES
 from retinad.pipeline.model.placement import CARD, device_capability, resolve_device, resolve_dtype
 from retinad.pipeline.model.presets import PRESETS, Preset, default_preset
@@ -26,6 +26,7 @@ _PLAIN = (
     "max_streams",
     "step_timeout_s",
     "image_width",
+    "outputs",
 )
 """Keys that are fields of ModelConfig under the same name."""
 
@@ -184,6 +185,29 @@ def _check_output(model: ModelConfig) -> Iterator[KeyFault]:
         wanted = f"expected 0 to {network.depth - 1} (depth - 1)"
         yield KeyFault(("model", "layers"), f"{wanted}, got {max(output.layers)}")
     yield from _check_tokens(model)
+
+    yield from _check_kinds(model)
+
+
+def _check_kinds(model: ModelConfig) -> Iterator[KeyFault]:
+    path, network, outputs = ("model", "outputs"), model.network, model.outputs
+    if len(set(outputs)) != len(outputs):
+        yield KeyFault(path, "expected each kind at most once")
+    derived = [kind.value for kind in outputs if kind is not OutputKind.FEATURES]
+    if network.depth == 0:
+        if derived:
+            yield KeyFault(path, f"expected features alone with depth = 0, got {', '.join(derived)}")
+        return
+    deepest = network.dense_head.layers[-1]
+    if MAP_KINDS.intersection(outputs) and deepest >= network.depth:
+        yield KeyFault(
+            path,
+            f"depth and points are computed from layers {', '.join(map(str, network.dense_head.layers))}, but depth = "
+            f"{network.depth} has layers 0 to {network.depth - 1}",
+        )
+    if OutputKind.POSE in outputs and 2 * network.channels % network.camera_head.heads:
+        wanted = f"expected a multiple of {network.camera_head.heads} for 2 x channels (the camera head's heads)"
+        yield KeyFault(("model", "channels"), f"{wanted}, got {2 * network.channels}")
 
 
 def _check_tokens(model: ModelConfig) -> Iterator[KeyFault]:

@@ -84,6 +84,8 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
         notes=tuple(_key_notes(publishing.config.publish.curve)),
     )
     camera_faults = [fault for _, faults in cameras for fault in faults]
+    for number, (camera, _) in zip(tables.cameras, cameras, strict=True):
+        camera_faults += _output_faults(camera, ("camera", number), model)
     if cameras and not enabled:
         camera_faults.append(_ALL_DISABLED)
     faults = tables.independent((*model.faults, *stream_faults, *camera_faults))
@@ -139,6 +141,15 @@ def resolve_camera(
     # A live camera delivers its newest frame only: room for more would stay empty.
     stream = replace(camera.stream, run_frames=camera.frames_per_step)
     return replace(camera, stream=stream), tuple(faults)
+
+
+def _output_faults(camera: CameraConfig, path: KeyPath, model: ResolvedModel) -> Iterator[KeyFault]:
+    chosen, known = camera.outputs or (), model.model.outputs
+    if len(set(chosen)) != len(chosen):
+        yield KeyFault((*path, "outputs"), "expected each kind at most once")
+    if missing := [kind.value for kind in chosen if kind not in known]:
+        reason = f"expected some of model.outputs ({', '.join(known)}), got {', '.join(missing)}"
+        yield KeyFault((*path, "outputs"), reason, "add it to model.outputs, so that its head is loaded")
 
 
 def _crop_faults(camera: CameraConfig) -> Iterator[str]:

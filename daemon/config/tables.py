@@ -19,7 +19,7 @@ from retinad.pipeline.config import (
     ResizeMode,
     RtspTransport,
 )
-from retinad.pipeline.frames import TokenGroup
+from retinad.pipeline.frames import OutputKind, TokenGroup
 from retinad.pipeline.model.backbones import BACKBONES
 from retinad.pipeline.model.presets import PRESETS
 
@@ -51,6 +51,7 @@ LONGEST = MappingProxyType({_TEXT: 4096, NAME_PATTERN: 64})
 """Maximum number of characters of strings with these patterns."""
 
 Text = Annotated[str, Field(pattern=_TEXT)]
+Outputs = Annotated[list[Annotated[OutputKind, Field(strict=False)]], Field(min_length=1)]
 
 if TYPE_CHECKING:
     PresetName = str
@@ -114,6 +115,10 @@ class ModelTable(BaseModel):
     max_streams: Annotated[int, Field(ge=1, le=1024)] | None = None
     step_timeout_s: Seconds | None = None
     image_width: Pixels | None = None
+    outputs: Outputs | None = None
+    map_stride: Annotated[int, Field(ge=1, le=64)] | None = None
+    min_confidence: Annotated[float, Field(ge=0, le=65_504)] | None = None
+    map_every: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     layers: Annotated[list[Annotated[int, Field(ge=0, le=999)]], Field(min_length=1)] | None = None
     tokens: Annotated[list[Annotated[TokenGroup, Field(strict=False)]], Field(min_length=1)] | None = None
     pool: Annotated[int, Field(ge=1, le=1024)] | None = None
@@ -164,6 +169,7 @@ class CameraTable(BaseModel):
     fourcc: Annotated[str, Field(pattern=_FOURCC)] | None = None
     crop: Annotated[list[Annotated[int, Field(ge=0, le=65_536)]], Field(min_length=4, max_length=4)] | None = None
     enabled: bool | None = None
+    outputs: Outputs | None = None
     stream: StreamTable | None = None
 
 

@@ -175,7 +175,9 @@ class CameraRun:
         config = self.config
         try:
             await self.services.worker.run(
-                lambda engine: engine.open_stream(config.name, config.stream, config.resize, config.crop)
+                lambda engine: engine.open_stream(
+                    config.name, config.stream, config.resize, config.crop, config.outputs
+                )
             )
             await self.services.snapshots.restore(config.name)
         except AdmissionError as error:

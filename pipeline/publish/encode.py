@@ -2,13 +2,22 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Final
 
 import numpy as np
 
-from retinad.client.wire import ContextHeader, FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
+from retinad.client.wire import (
+    AlignmentHeader,
+    ContextHeader,
+    FeaturesHeader,
+    GeometryHeader,
+    LatencyHeader,
+    ModelHeader,
+    TensorHeader,
+)
 
-from ..frames import Context, DType, Features, OutputTensor, TokenOutput
+from ..frames import Context, DType, Features, Geometry, OutputTensor, TokenOutput
 
 WIRE_DTYPES: Final[Mapping[DType, str]] = {"float16": "<f2", "float32": "<f4", "bfloat16": "bf16"}
 """The name of each number format in a message: numpy's name with byte order, or `bf16` for raw bfloat16 bits."""
@@ -65,7 +74,19 @@ def features_header(
             model=stages.get("model", 0),
             publish=max(0, time.monotonic_ns() - model_done_ns) // 1000,
         ),
+        geometry=_geometry_header(features.geometry),
         tensors=tuple(tensor_header(tensor) for tensor in features.tensors),
+    )
+
+
+def _geometry_header(geometry: Geometry | None) -> GeometryHeader | None:
+    if geometry is None:
+        return None
+    return GeometryHeader(
+        unit=geometry.unit,
+        world_epoch=geometry.world_epoch,
+        map_stride=geometry.map_stride,
+        alignment=AlignmentHeader(**asdict(geometry.alignment)),
     )
 
 

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from retinad.client.wire import (
+    AlignmentHeader,
     ContextHeader,
     EndHeader,
     FeaturesHeader,
+    GeometryHeader,
     HelloHeader,
     LatencyHeader,
     ModelHeader,
@@ -21,6 +23,15 @@ from retinad.client.wire import (
 
 from .fake_service import FakeService
 
+PARTS = (
+    FeaturesHeader,
+    ContextHeader,
+    TensorHeader,
+    ModelHeader,
+    LatencyHeader,
+    GeometryHeader,
+    AlignmentHeader,
+)
 DOC = Path(__file__).parents[2] / "docs" / "messages.md"
 
 
@@ -58,7 +69,7 @@ def test_the_reader_without_retinad_reads_any_layer_and_number_format(service: F
             reader.kill()
 
 
-@pytest.mark.parametrize("header", [FeaturesHeader, ContextHeader, TensorHeader, ModelHeader, LatencyHeader])
+@pytest.mark.parametrize("header", PARTS)
 def test_every_key_of_a_record_is_explained(header: type[msgspec.Struct]) -> None:
     text = DOC.read_text()
     assert [field for field in header.__struct_fields__ if f"`{field}`" not in text] == []

@@ -7,12 +7,14 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 
 from retinad.daemon.config.tables import CameraTable, ModelTable, PublishTable, ServiceTable, StreamTable
 
 from ..client.fake_service import fake_service
+from ..client.posed import posed_message
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("systemd/*.md"), *ROOT.glob("examples/*.md")])
@@ -82,6 +84,21 @@ def test_the_program_of_the_features_page_maps_a_patch() -> None:
             output, _ = program.communicate(timeout=30)
     # to_source of the fake service is the identity; its patches are 14 pixels wide.
     assert output == "door (640, 480) top left patch: [6.5 6.5]\n"
+
+
+def test_the_program_of_the_geometry_page_makes_a_cloud(tmp_path: Path) -> None:
+    (code,) = snippets(ROOT / "docs" / "geometry.md", "python")
+    with fake_service() as service:
+        code = code.replace("tcp://127.0.0.1:5555", service.endpoint)
+        with subprocess.Popen(
+            [sys.executable, "-uc", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        ) as program:
+            service.wait_for_subscriptions(1)
+            for seq in range(3):
+                service.send(*map(bytes, posed_message(service.instance, "robot", seq)))
+            output, _ = program.communicate(timeout=30)
+    assert output == "".join(f"{seq} at [0. 0. {seq}.] sees 600 points\n" for seq in range(3))
+    assert np.load(tmp_path / "cloud.npy").shape == (18, 3)
 
 
 def test_the_program_of_the_extract_page_reads_what_extract_writes(tmp_path: Path) -> None:

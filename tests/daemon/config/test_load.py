@@ -35,7 +35,7 @@ from retinad.pipeline.config import (
 from retinad.pipeline.engine.preprocess import resize_geometry
 from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import ModelError
-from retinad.pipeline.frames import TokenGroup
+from retinad.pipeline.frames import OutputKind, TokenGroup
 from retinad.pipeline.model.presets import LINGBOT_MAP, TINY
 from retinad.pipeline.model.weight_paths import ZIP_START
 
@@ -127,7 +127,7 @@ def test_the_default_file_states_the_memory_of_a_camera_correctly(ratio: str) ->
         (CameraConfig, CameraTable, set()),
         (StreamConfig, StreamTable, {"retention"}),
         (RetentionConfig, StreamTable, set()),
-        (NetworkConfig, ModelTable, set()),
+        (NetworkConfig, ModelTable, {"camera_head", "dense_head"}),
         (OutputConfig, ModelTable, set()),
         (ModelConfig, ModelTable, {"name", "network", "output"}),
         (PublishConfig, PublishTable, set()),
@@ -170,6 +170,10 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         max_batch = 2
         max_streams = 3
         image_width = 64
+        outputs = ["pose", "features"]
+        map_stride = 2
+        min_confidence = 1.5
+        map_every = 4
         layers = [0, 2]
         tokens = ["pooled", "scale"]
         pool = 2
@@ -210,6 +214,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         fourcc = "MJPG"
         crop = [1, 2, 30, 40]
         enabled = true
+        outputs = ["pose"]
         stream = {{ window = 9 }}
     """,
         {"XDG_RUNTIME_DIR": "/run/user/7"},
@@ -232,9 +237,10 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         stream,
         True,
         (1, 2, 30, 40),
+        (OutputKind.POSE,),
     )
     network = NetworkConfig(128, 2, 3, 2.0, 8, "conv", 2, False, ("kda",))
-    output = OutputConfig((0, 2), (TokenGroup.POOLED, TokenGroup.SCALE), 2, "float32")
+    output = OutputConfig((0, 2), (TokenGroup.POOLED, TokenGroup.SCALE), 2, "float32", 2, 1.5, 4)
     assert config.cameras == (camera,)
     assert config.model == ModelConfig(
         "lingbot-map",
@@ -252,6 +258,7 @@ def test_every_key_reaches_the_pipeline(load: Load, tmp_path: Path) -> None:
         output,
         2,
         3,
+        outputs=(OutputKind.POSE, OutputKind.FEATURES),
     )
     curve = CurveConfig(tmp_path / "server.key_secret", tmp_path)
     endpoints = ("tcp://0.0.0.0:6000", "ipc:///run/user/7/retinad/x")
@@ -1083,3 +1090,27 @@ def test_float8_on_a_gpu_that_lacks_it_is_an_error(refuse: Refuse, monkeypatch: 
     (problem,) = refuse(f"{CAMERA}[model]\n{model}")
     assert problem.key == "model.memory_dtype"
     assert "needs a GPU of compute capability 8.9 or more; cuda:0 has 8.6" in str(problem)
+
+
+def test_a_camera_publishes_some_of_the_models_outputs(load: Load) -> None:
+    model = '[model]\ndevice = "cpu"\noutputs = ["features", "pose"]\n'
+    config = load(f'{CAMERA}outputs = ["pose"]\n{model}')
+    assert config.model.outputs == (OutputKind.FEATURES, OutputKind.POSE)
+    assert config.cameras[0].outputs == (OutputKind.POSE,)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (CAMERA + 'outputs = ["depth"]\n', "expected some of model.outputs (features), got depth"),
+        (CAMERA + 'outputs = ["features", "features"]\n', "expected each kind at most once"),
+        (CAMERA + '[model]\noutputs = ["pose", "pose"]\n', "expected each kind at most once"),
+        (CAMERA + "[model]\noutputs = []\n", "model.outputs"),
+        (CAMERA + '[model]\noutputs = ["normals"]\n', "model.outputs"),
+        (CAMERA + '[model]\noutputs = ["depth"]\ndepth = 3\n', "computed from layers 0, 1, 2, 3, but depth = 3"),
+        (CAMERA + '[model]\noutputs = ["pose"]\ndepth = 0\nlayers = [0]\ntokens = ["patch"]\n', "features alone"),
+    ],
+)
+def test_outputs_that_cannot_be_are_refused(load: Load, text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        load(text.replace("[model]", '[model]\ndevice = "cpu"\npreset = "tiny"'))
