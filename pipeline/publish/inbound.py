@@ -2,8 +2,9 @@
 
 A message of small parts that never ends fills the memory of libzmq, which delivers whole messages only, and every
 subscription stays in memory while its connection is open. So the kernel is asked how much each connection has received,
-and a connection that has sent too much is cut, which frees the memory of what it sent. This needs a thread of its own:
-libzmq processes subscriptions on the thread that uses the socket, which a flood of them would keep busy.
+and a connection that has sent too much is cut, which frees the memory of what it sent. This needs a thread of its own,
+which learns of connections by itself: libzmq processes subscriptions on the thread that uses the socket, which a flood
+of them keeps busy.
 """
 
 import fcntl
@@ -17,6 +18,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+
+from .monitor import ConnectionEvent, EventKind, Monitor
+from .slow_subscribers import host_of, peer_name
 
 PEER_BYTES = 1 << 20
 """Maximum number of bytes that one peer may send: enough for 12,000 subscriptions, three for each of 4,000 cameras.
@@ -38,7 +42,7 @@ _BYTES_RECEIVED_AT = 128
 """Offset in bytes of `tcpi_bytes_received` in the kernel's `struct tcp_info`, since Linux 4.1."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Inbound:
     """Counts what one connection has received. The connection is identified by the descriptor that libzmq uses.
 
@@ -67,11 +71,10 @@ class Inbound:
 
     def cut(self) -> None:
         """Shut the connection down; libzmq then closes it. Does nothing if the descriptor is now another one's."""
-        if self._inode != _inode(self.descriptor):
-            return
-        with suppress(OSError), _borrowed(self.descriptor) as connection:  # the connection may just have ended
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, at once
-            connection.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as connection:  # it may just have ended
+            if self._inode == _inode(connection.fileno()):  # of the copy, which no other thread can close
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, at once
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _new_bytes(self, now_s: float) -> float:
         total = _received_bytes(self.descriptor) if self._is_tcp else None
@@ -106,61 +109,83 @@ class InboundWatch:
     The descriptors belong to libzmq: they are only queried and shut down, never read from or closed.
 
     Args:
+        monitor: reports the connections; taken from in the thread alone.
         most_peers: maximum number of open connections. Further ones are cut, since libzmq would spin while the table of
             descriptors is full.
     """
 
-    def __init__(self, most_peers: int) -> None:
+    def __init__(self, monitor: Monitor, most_peers: int) -> None:
+        self._monitor = monitor
         self._most_peers = most_peers
         self._peers: dict[int, tuple[str, Inbound]] = {}
+        self._look_due_s = 0.0
+        self._events: list[ConnectionEvent] = []
         self._cut: list[tuple[str, str]] = []
-        self._is_closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="inbound-watch", daemon=True)
         self._thread.start()
 
-    def add(self, descriptor: int, name: str) -> None:
-        """Watch an accepted connection."""
-        with self._changed:
-            self._peers[descriptor] = name, Inbound(descriptor)
-            self._changed.notify_all()
-
-    def remove(self, descriptor: int) -> None:
-        """Stop watching a closed connection."""
-        with self._changed:
-            self._peers.pop(descriptor, None)
+    def take_events(self) -> list[ConnectionEvent]:
+        """The events of connections since the last call."""
+        with self._lock:
+            events, self._events = self._events, []
+            return events
 
     def take_cut(self) -> list[tuple[str, str]]:
         """The peers that were cut since the last call: name and reason."""
-        with self._changed:
+        with self._lock:
             cut, self._cut = self._cut, []
             return cut
 
     def close(self) -> None:
-        """End the thread. Idempotent."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        """End the thread, once the monitor is stopped. Idempotent."""
         self._thread.join()
 
     def _run(self) -> None:
-        with self._changed:
-            while not self._is_closed:
+        while self._follow(max(0.0, self._look_due_s - time.monotonic()) if self._peers else None):
+            if time.monotonic() >= self._look_due_s:
+                self._look_due_s = time.monotonic() + LOOK_S
                 self._look()
-                self._changed.wait(LOOK_S if self._peers else None)
+
+    def _follow(self, within_s: float | None) -> bool:
+        """Wait for events, and apply them. Returns False once the monitor is stopped."""
+        events = self._monitor.take(within_s)
+        if events is None:
+            return False
+        opened = dict[int, None]()
+        for event in events:
+            if event.kind is EventKind.ACCEPTED:
+                opened[event.value] = None
+            elif event.kind is EventKind.DISCONNECTED:
+                opened.pop(event.value, None)
+                self._peers.pop(event.value, None)
+        for descriptor in opened:
+            self._peers[descriptor] = host_of(peer_name(descriptor)), Inbound(descriptor)
+        with self._lock:
+            self._events += events
+        return True
 
     def _look(self) -> None:
         peers = [inbound for _, inbound in self._peers.values()]
         for inbound in peers:
             inbound.update()
-        for inbound in excess(peers):
-            self._end(inbound, "it sent too much and was disconnected")
-        for inbound in [inbound for _, inbound in self._peers.values()][self._most_peers :]:
-            self._end(inbound, f"{self._most_peers} peers are connected, half the limit on open files (ulimit -n)")
+        too_much = excess(peers)
+        too_many = [inbound for inbound in peers if inbound not in too_much][self._most_peers :]
+        # A connection that ended before it was looked at first is another one's descriptor by now, and has the other
+        # one's inode. Its end was reported before the descriptor was closed, so it is known here.
+        if (too_much or too_many) and self._follow(0):
+            for inbound in too_much:
+                self._end(inbound, "it sent too much and was disconnected")
+            for inbound in too_many:
+                self._end(inbound, f"{self._most_peers} peers are connected, half the limit on open files (ulimit -n)")
 
     def _end(self, inbound: Inbound, reason: str) -> None:
-        inbound.cut()
-        self._cut.append((self._peers.pop(inbound.descriptor)[0], reason))
+        name, current = self._peers.get(inbound.descriptor, ("", None))
+        if current is inbound:
+            inbound.cut()
+            del self._peers[inbound.descriptor]
+            with self._lock:
+                self._cut.append((name, reason))
 
 
 def _inode(descriptor: int) -> int:

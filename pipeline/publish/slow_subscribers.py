@@ -41,7 +41,7 @@ class Peers:
         """Watch an accepted connection, and return its name. A connection that is no longer open gets no name: its
         descriptor may belong to another one by now.
         """
-        peer = self._peers[descriptor] = _Peer(_name(descriptor) if is_open else UNKNOWN)
+        peer = self._peers[descriptor] = _Peer(peer_name(descriptor) if is_open else UNKNOWN)
         return peer.name
 
     def remove(self, descriptor: int) -> str:
@@ -75,7 +75,8 @@ def host_of(name: str) -> str:
     return name.rpartition(":")[0] or name
 
 
-def _name(descriptor: int) -> str:
+def peer_name(descriptor: int) -> str:
+    """The name of the peer of a connection: `host:port`, or `process N` on an ipc endpoint."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as copy:
             if copy.family == socket.AF_UNIX:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from retinad.client.curve_keys import encode_key
 from retinad.client.wire import Buffer
@@ -24,6 +23,7 @@ from ..errors import PublishError
 from .authorized_keys import AuthorizedKeys
 from .endpoints import NO_ADDRESS, ipc_path, is_ipv6
 from .inbound import InboundWatch
+from .monitor import ConnectionEvent, EventKind, Monitor
 from .refusals import KEY_START, UNKNOWN, Refusal, Refusals
 from .secret_key import load_secret_key
 from .slow_subscribers import Peers, host_of
@@ -41,9 +41,6 @@ subscriptions is as deep as the longest subscription, and libzmq walks this tree
 megabyte was seen to crash a process)."""
 BURST = 1000
 """Maximum number of messages taken in one call, so that a flood of messages cannot block the event loop."""
-
-_MONITOR_ENDPOINT = "inproc://monitor"
-_FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 _KEYS_S = 1.0
 """Seconds between checks of the authorized keys without a handshake, so that the log soon reports problems."""
@@ -113,8 +110,8 @@ class PublishSocket:
         self._access = context.socket(zmq.REP)
         if config.curve:
             self._access.bind(ZAP_ENDPOINT)
-        self._monitor = _open_monitor(context, self._data)
-        self._inbound = InboundWatch(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._monitor = Monitor(context, self._data)
+        self._inbound = InboundWatch(self._monitor, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
     @property
     def keys_error(self) -> str | None:
@@ -139,8 +136,9 @@ class PublishSocket:
         try:
             # Makes libzmq notice what its peers have read. A send alone does so at most once per millisecond, and so
             # drops messages from a short queue that it considers full, although a quick subscriber has emptied it
-            # (measured).
-            self._data.getsockopt(zmq.EVENTS)
+            # (measured). Asking for the events does so too, but pyzmq then holds the GIL, for as long as a peer floods
+            # the service with subscriptions, and nobody could disconnect it.
+            self._data.poll(0)
             self._data.send_multipart(parts, flags=zmq.NOBLOCK, copy=False)
         except zmq.ZMQError as exc:
             raise PublishError(f"cannot publish at {', '.join(self.endpoints)}: {exc.strerror}") from exc
@@ -153,11 +151,10 @@ class PublishSocket:
     def take_events(self) -> None:
         """Count opened and closed connections, and answer authentication requests."""
         self._check_thread()
-        events = [parse_monitor_message(message) for message in _waiting(self._monitor)]
-        last_event = {event["value"]: event["event"] for event in events}
+        events = self._inbound.take_events()
+        last = {event.value: event.kind for event in events if event.kind is not EventKind.FAILED}
         for event in events:
-            number, value = event["event"], event["value"]
-            self._count(number, value, is_open=last_event[value] == zmq.EVENT_ACCEPTED)
+            self._count(event, is_open=last.get(event.value) is EventKind.ACCEPTED)
         self.peers.check()
         for name, reason in self._inbound.take_cut():
             self.refusals.add(Refusal(name, reason))
@@ -166,30 +163,28 @@ class PublishSocket:
 
     def close(self) -> None:
         """Close all sockets; the context still sends the data socket's last messages. Idempotent."""
-        self._inbound.close()
         if not self._data.closed:
-            self._data.monitor(None, 0)  # first: libzmq's own thread would block on a monitor that nobody reads
-        for socket in (self._monitor, self._access, self._data):
+            self._monitor.stop()
+        self._inbound.close()
+        self._monitor.close()
+        for socket in (self._access, self._data):
             socket.close()
 
-    def _count(self, event: int, value: int, *, is_open: bool) -> None:
-        # The value is a descriptor, or the reason of a failure. A descriptor that was closed meanwhile may belong to
-        # another connection by now.
-        if event == zmq.EVENT_ACCEPTED:
-            name = self.peers.add(value, is_open=is_open)
-            if is_open:
-                self._inbound.add(value, host_of(name))
-        elif event & _FAILED:
-            self._failure = _REASONS.get(value)
-        elif event == zmq.EVENT_DISCONNECTED:
-            self._inbound.remove(value)
-            name = self.peers.remove(value)
-            if self._failure is not None:  # libzmq's thread reports a failure and its end in a row
-                self.refusals.add(Refusal(host_of(name), self._failure))
-                self._failure = None
-        self.accepted += event == zmq.EVENT_ACCEPTED
-        self.disconnected += event == zmq.EVENT_DISCONNECTED
-        self.handshake_failures += bool(event & _FAILED)
+    def _count(self, event: ConnectionEvent, *, is_open: bool) -> None:
+        # A descriptor that was closed meanwhile may belong to another connection by now.
+        match event.kind:
+            case EventKind.ACCEPTED:
+                self.accepted += 1
+                self.peers.add(event.value, is_open=is_open)
+            case EventKind.FAILED:
+                self.handshake_failures += 1
+                self._failure = _REASONS.get(event.value)
+            case EventKind.DISCONNECTED:
+                self.disconnected += 1
+                name = self.peers.remove(event.value)
+                if self._failure is not None:  # libzmq's thread reports a failure and its end in a row
+                    self.refusals.add(Refusal(host_of(name), self._failure))
+                    self._failure = None
 
     def _answer(self, keys: AuthorizedKeys) -> None:
         # On this thread, since it is rare and cheap: zmq.auth's authenticator would need one more thread, and would not
@@ -246,14 +241,6 @@ def _set_curve(socket: _Socket, curve: CurveConfig) -> None:
     socket.curve_secretkey = secret_key
     socket.zap_domain = b"retinad"
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no client is accepted before its request is answered
-
-
-def _open_monitor(context: _Context, socket: _Socket) -> _Socket:
-    monitor = context.socket(zmq.PAIR)
-    monitor.setsockopt(zmq.RCVHWM, 0)  # with a limit, a burst of events would block libzmq's own thread
-    socket.monitor(_MONITOR_ENDPOINT, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _FAILED)
-    monitor.connect(_MONITOR_ENDPOINT)
-    return monitor
 
 
 def _bind(socket: _Socket, endpoint: str) -> str:

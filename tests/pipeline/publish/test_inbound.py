@@ -53,10 +53,10 @@ def connect(endpoint: str) -> socket.socket:
 
 @contextmanager
 def flood(publisher: Publisher, data: bytes) -> Iterator[threading.Event]:
-    """A peer that sends the same bytes until it is cut off; the event is set then. It starts once it is watched."""
-    connected = publisher.statistics().connections_total
+    """A peer that sends the same bytes until it is cut off; the event is set then. It begins before the publisher has
+    looked for new connections.
+    """
     peer, over, stop = connect(publisher.endpoints[0]), threading.Event(), threading.Event()
-    poll_until(publisher, "connections_total", connected + 1)
 
     def send() -> None:
         with suppress(OSError):
