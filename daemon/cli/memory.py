@@ -79,7 +79,7 @@ def _verdict(estimate: MemoryEstimate, device_bytes: int, device: str) -> str:
     limit = lasting_limit(device_bytes)
     fits = estimate.lasting_bytes <= limit and estimate.total_bytes <= device_bytes
     verdict = "fits" if fits else "does NOT fit"
-    return f"{verdict} the {gib(device_bytes)} of {device}, of which all but steps may use {gib(limit)}"
+    return f"{verdict} the {gib(device_bytes)} of {device} (at most {gib(limit)} without the forward pass)"
 
 
 def _counted(frames: int) -> str:

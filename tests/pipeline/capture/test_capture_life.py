@@ -16,7 +16,8 @@ import anyio
 import msgspec
 import pytest
 
-from retinad.pipeline.capture.capture import open_capture
+from retinad.pipeline.capture.capture import GOODBYE_S, open_capture
+from retinad.pipeline.capture.process import TERMINATE_S
 from retinad.pipeline.capture.protocol import Start
 from retinad.pipeline.config import CameraConfig, StreamConfig
 from retinad.pipeline.errors import SourceError, SourceFault
@@ -56,7 +57,7 @@ async def test_a_child_that_ignores_sigterm_is_killed() -> None:
         pid = capture.pid
         os.kill(pid, signal.SIGSTOP)  # a stopped process does not act on SIGTERM
         start = time.monotonic()
-    assert time.monotonic() - start < scaled(0.9)
+    assert time.monotonic() - start < GOODBYE_S + TERMINATE_S + scaled(0.5)
     assert not alive(pid)
 
 
@@ -93,7 +94,8 @@ async def test_the_child_ends_with_its_parent() -> None:
     code = """
 import anyio, os
 from retinad.pipeline.config import CameraConfig
-from retinad.pipeline.capture.capture import open_capture
+from retinad.pipeline.capture.capture import GOODBYE_S, open_capture
+from retinad.pipeline.capture.process import TERMINATE_S
 async def main():
     async with open_capture(CameraConfig("cam", "synthetic:")) as capture:
         print(capture.pid, flush=True)
