@@ -111,7 +111,7 @@ def test_a_card_that_is_not_here_is_computed_for(tmp_path: Path, capsys: pytest.
     whole = lines("--card", "8GB")
     assert whole[0] == "for the card in bfloat16 (--card, model.dtype)"
     assert "909.1 million parameters" in whole[1]  # the preset of a GPU
-    assert whole[-1].endswith("does NOT fit the 7.45 GiB of the card, of which all but steps may use 6.71 GiB")
+    assert whole[-1].endswith("does NOT fit the 7.45 GiB of the card (at most 6.71 GiB without the forward pass)")
     assert "which fits the 24.00 GiB of the card" in lines("--card", "24GiB", model='device = "cpu"\n')[-1]
     half = lines("--card", "8GB", model='memory_dtype = "float8_e4m3fn"\n')
     assert ("a: 7.06 GiB" in whole, "a: 3.53 GiB" in half) == (True, True)
