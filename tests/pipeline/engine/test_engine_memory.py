@@ -1,5 +1,6 @@
 """Streams allocate memory for their image size and free it, or are refused with the memory that they would need."""
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -265,11 +266,14 @@ def python_calls(engine: Engine, one: Frame) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
+    gc.collect()
+    gc.disable()  # a collection in between would call finalizers and other libraries' callbacks
     sys.setprofile(notice)
     try:
         good(engine.step([one]))
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 
