@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 
-from retinad.pipeline.config import CameraConfig
+from retinad.pipeline.config import CameraConfig, ModelConfig
 from retinad.pipeline.config_diff import differences
 
 from ..config.keys import config_key
@@ -40,7 +40,8 @@ class ReloadPlan:
 
 def plan_reload(old: ServiceConfig, new: ServiceConfig) -> ReloadPlan:
     """The changes that a service makes when it runs with the config `old` and loads the config `new`."""
-    before, after = ({camera.name: camera for camera in config.cameras} for config in (old, new))
+    applied = applicable(old, new)
+    before, after = ({camera.name: camera for camera in config.cameras} for config in (old, applied))
     changed = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
     keys = {name: _changed_keys(before[name], after[name]) for name in changed}
     kept = {name for name in changed if keeps_memory(before[name], after[name])}
@@ -49,14 +50,19 @@ def plan_reload(old: ServiceConfig, new: ServiceConfig) -> ReloadPlan:
         removed=tuple(sorted(before.keys() - after.keys())),
         reopened={name: keys[name] for name in changed if name in kept},
         restarted={name: keys[name] for name in changed if name not in kept},
-        at_restart=tuple(different_keys(applicable(old, new), new)),
+        at_restart=tuple(different_keys(applied, new)),
     )
 
 
 def applicable(old: ServiceConfig, new: ServiceConfig) -> ServiceConfig:
-    """The new config, with the old values of all keys that take effect only at a restart."""
+    """The new config, with the old values of all keys that take effect only at a restart.
+
+    A camera that now asks for outputs which the running model does not have keeps its old ones until then.
+    """
+    before = {camera.name: camera for camera in old.cameras}
     return replace(
         new,
+        cameras=tuple(_with_known_outputs(camera, before.get(camera.name), old.model) for camera in new.cameras),
         publish=old.publish,
         model=old.model,
         state_dir=old.state_dir,
@@ -66,6 +72,12 @@ def applicable(old: ServiceConfig, new: ServiceConfig) -> ServiceConfig:
         runtime_dir=old.runtime_dir,
         exit_when_done=old.exit_when_done,
     )
+
+
+def _with_known_outputs(camera: CameraConfig, before: CameraConfig | None, model: ModelConfig) -> CameraConfig:
+    if before is None or camera.outputs is None or set(camera.outputs) <= set(model.outputs):
+        return camera
+    return replace(camera, outputs=before.outputs)
 
 
 def keeps_memory(old: CameraConfig, new: CameraConfig) -> bool:

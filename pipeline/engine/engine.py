@@ -121,8 +121,8 @@ class Engine:
             outputs: the kinds of outputs to publish, all among the model's; None for all of the model's.
 
         Raises:
-            AdmissionError: `max_streams` are open.
-            ValueError: the camera already has a stream, or an output is not one of the model's.
+            AdmissionError: `max_streams` are open, or an output is not one of the model's.
+            ValueError: the camera already has a stream.
         """
         self.streams.open(camera, stream, resize, crop, outputs)
 

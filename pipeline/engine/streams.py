@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ..cache.kv_pool import KVCachePool
 from ..config import Crop, ModelConfig, ResizeMode, StreamConfig
+from ..errors import AdmissionError
 from ..frames import OutputKind
 from .admission import check_admission
 from .stream import Stream
@@ -51,13 +52,13 @@ class StreamRegistry:
         """Open a stream, without memory yet. It publishes these kinds of outputs, or all of the model's.
 
         Raises:
-            AdmissionError: `max_streams` streams are already open.
-            ValueError: the camera already has a stream, or an output is not one of the model's.
+            AdmissionError: `max_streams` streams are already open, or an output is not one of the model's.
+            ValueError: the camera already has a stream.
         """
         kinds = frozenset(self._config.outputs if outputs is None else outputs)
         if not kinds or not kinds.issubset(self._config.outputs):
             wanted = f"some of the model's outputs ({', '.join(self._config.outputs)})"
-            raise ValueError(f"camera {camera!r} must have {wanted}, got {', '.join(sorted(kinds)) or 'none'}")
+            raise AdmissionError(f"camera {camera!r} must have {wanted}, got {', '.join(sorted(kinds)) or 'none'}")
         if camera in self._streams:
             raise ValueError(f"camera {camera!r} already has a stream")
         config = self._supported(config)

@@ -120,6 +120,31 @@ def test_a_reload_of_rates_and_timeouts_keeps_the_memory(tmp_path: Path) -> None
     assert end.captured_total == end.published_total + end.dropped_total + end.failed_total
 
 
+def test_outputs_that_the_running_model_does_not_have_wait_for_a_restart(tmp_path: Path) -> None:
+    """A camera that has an older choice keeps it; an added one is refused alone, with the reason."""
+    stub = InProcessService(tmp_path, lambda config: FaultyEngine(config, 0.0))
+
+    async def act(records: list[Record]) -> None:
+        await until(lambda: any(map(record_of("a", 3), records)))
+        text = stub.path.read_text()
+        assert "[model]\n" in text
+        wider = text.replace("[model]\n", '[model]\noutputs = ["features", "pose"]\n')
+        added = '[[camera]]\nname = "late"\nsource = "synthetic:"\noutputs = ["pose"]\n'
+        stub.path.write_text(f'{wider}\noutputs = ["pose"]\nfps = 20\n{added}')
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: ("late", "failed") in [(status.camera, status.state) for status in statuses_of(records)])
+        await until(lambda: any(record.stream_epoch == 1 for record in features_of(records)))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with capture_logs() as log:
+        assert stub.run(act) == ExitCode.OK
+    (reloaded,) = [line for line in log if line["event"] == "reloaded"]
+    assert reloaded["memory_kept"] == ["a"]
+    assert any("model.outputs" in str(line) for line in log)
+    reasons = [str(line["reason"]) for line in log if line.get("camera") == "late" and "reason" in line]
+    assert any("some of the model's outputs (features), got pose" in reason for reason in reasons)
+
+
 @pytest.mark.anyio
 async def test_keys_that_others_can_change_fail_a_reload(tmp_path: Path) -> None:
     def load() -> ServiceConfig:

@@ -14,7 +14,7 @@ from retinad.pipeline.cache.backends.triton import TritonBackend
 from retinad.pipeline.config import ModelConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.fused_model import FusedAggregator
-from retinad.pipeline.errors import StateError
+from retinad.pipeline.errors import AdmissionError, StateError
 from retinad.pipeline.frames import Features, Flag, Frame, OutputKind
 from retinad.pipeline.geometry.pose import intrinsics, world_from_camera
 from retinad.pipeline.model.camera_head import CameraHead
@@ -231,7 +231,7 @@ def test_features_do_not_change_when_heads_run_beside_them() -> None:
 
 def test_an_output_that_the_model_does_not_have_is_refused() -> None:
     config = replace(HEADS, outputs=(FEATURES, POSE))
-    with Engine(config) as engine, pytest.raises(ValueError, match="some of the model's outputs"):
+    with Engine(config) as engine, pytest.raises(AdmissionError, match="some of the model's outputs"):
         engine.open_stream("a", STREAM, ResizeMode.CROP, outputs=(DEPTH,))
 
 
