@@ -158,12 +158,15 @@ class GeometryHeader(msgspec.Struct, frozen=True, kw_only=True):
         world_epoch: the epoch whose frame of reference is the trajectory's. A new number means a new trajectory.
         map_stride: pixel (column, row) of a map is pixel (map_stride column, map_stride row) of the model's image.
         alignment: maps this record's epoch to the trajectory.
+        keyframe_flow_px: how far the image has moved from the last keyframe before this frame, on average, in pixels of
+            the model's image; None if it is unknown, or keyframes are not chosen by motion.
     """
 
     unit: str = "stream"
     world_epoch: Count = 0
     map_stride: Count = 1
     alignment: AlignmentHeader = AlignmentHeader()
+    keyframe_flow_px: Annotated[float, Meta(ge=0)] | None = None
 
 
 class RecordFields(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """The pipeline's settings as frozen dataclasses. The daemon fills them from the checked config file."""
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -71,6 +72,9 @@ class StreamConfig:
             as `window`. The results are the same as with one frame per step, but the cache takes more memory, for the
             additional frames.
         carry_state: whether the state of `kda` blocks is kept when the memory is rebuilt.
+        keyframe_flow_px: a frame also enters the memory if the previous one has moved from the last keyframe by more
+            than this number of pixels of the model's image, on average. 0 to choose keyframes by their number only.
+            Otherwise `keyframe_interval` is the most frames from one keyframe to the next, and each step has one frame.
     """
 
     scale_frames: int = 8
@@ -81,6 +85,7 @@ class StreamConfig:
     epoch_frames: int = 0
     run_frames: int = 1
     carry_state: bool = False
+    keyframe_flow_px: float = 0.0
 
     def __post_init__(self) -> None:
         at_least = {"scale_frames": 1, "window": 1, "keyframe_interval": 1, "history_frames": 0, "run_frames": 1}
@@ -88,6 +93,8 @@ class StreamConfig:
             value: int = getattr(self, name)
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
+        if not 0 <= self.keyframe_flow_px < math.inf:
+            raise ValueError(f"keyframe_flow_px must be at least 0 and finite, got {self.keyframe_flow_px}")
         if self.epoch_frames and self.epoch_frames <= self.scale_frames:
             raise ValueError(
                 f"epoch_frames must be 0 or more than scale_frames = {self.scale_frames}, got {self.epoch_frames}"
@@ -95,8 +102,11 @@ class StreamConfig:
 
     @property
     def frames_per_step(self) -> int:
-        """Maximum number of frames per step, limited by `window`: a step evicts only frames already in the window."""
-        return min(self.run_frames, self.window)
+        """Maximum number of frames per step, limited by `window`: a step evicts only frames already in the window.
+
+        With keyframes by motion it is 1, because each frame's motion decides about the next one.
+        """
+        return 1 if self.keyframe_flow_px else min(self.run_frames, self.window)
 
     @property
     def kept_history(self) -> int:

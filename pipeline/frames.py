@@ -46,6 +46,9 @@ class OutputKind(StrEnum):
     """The world coordinates of each pixel's surface."""
 
 
+MOTION_KINDS = frozenset((OutputKind.POSE, OutputKind.DEPTH))
+"""The kinds of outputs that keyframes are chosen by, if they are chosen by motion."""
+
 MAP_KINDS = frozenset((OutputKind.DEPTH, OutputKind.POINTS))
 """The kinds of outputs that have a number per pixel. They may be computed for some of the frames only."""
 
@@ -286,6 +289,8 @@ class Features:
         latency_us: microseconds by stage: `queue` (capture to the start of the step), `preprocess`, `model`.
         context: how much of the memory the frame attended to; None where no block attends across frames.
         geometry: what poses, depths and points mean; None if the record has none of them.
+        keyframe_flow_px: how far the image has moved from the last keyframe before this frame, on average, in pixels of
+            the model's image; None if it cannot be known, or keyframes are not chosen by motion.
     """
 
     stamp: FrameStamp
@@ -300,6 +305,7 @@ class Features:
     latency_us: Mapping[str, int] = field(default_factory=dict)
     context: Context | None = None
     geometry: Geometry | None = None
+    keyframe_flow_px: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

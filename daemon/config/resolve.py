@@ -5,7 +5,7 @@ other, files that must exist, and credentials.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -14,6 +14,7 @@ from retinad.client.curve_keys import KeyFileError, load_keys
 from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.errors import PublishError, SourceError
 from retinad.pipeline.files.ownership import NotOursError
+from retinad.pipeline.frames import MOTION_KINDS, OutputKind
 from retinad.pipeline.publish.authorized_keys import load_authorized_key
 from retinad.pipeline.publish.endpoints import check_endpoints, ipc_path, is_same_socket
 from retinad.pipeline.publish.secret_key import secret_key_note
@@ -83,12 +84,16 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
         secrets=frozenset(secret for camera, _ in cameras for secret in secrets_of(camera.source)),
         notes=tuple(_key_notes(publishing.config.publish.curve)),
     )
-    camera_faults = [fault for _, faults in cameras for fault in faults]
+    camera_faults, motion_faults = [fault for _, faults in cameras for fault in faults], list[KeyFault]()
     for number, (camera, _) in zip(tables.cameras, cameras, strict=True):
         camera_faults += _output_faults(camera, ("camera", number), model)
+        own = tables.cameras[number].stream
+        is_own = own is not None and own.keyframe_flow_px is not None
+        path: KeyPath = ("camera", number, "stream") if is_own else ("stream",)
+        motion_faults += _motion_faults(camera.stream, path, camera.outputs or model.model.outputs)
     if cameras and not enabled:
         camera_faults.append(_ALL_DISABLED)
-    faults = tables.independent((*model.faults, *stream_faults, *camera_faults))
+    faults = tables.independent((*model.faults, *stream_faults, *camera_faults, *dict.fromkeys(motion_faults)))
     return Resolved(config, (*publishing.faults, *faults))
 
 
@@ -103,7 +108,8 @@ def resolve_job(tables: Tables, *, is_refused: bool) -> Resolved[JobConfig]:
     """Resolve a job without cameras. The arguments are those of `resolve_service`."""
     model = _resolve_model(tables, is_refused=is_refused)
     stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream)
-    return Resolved(JobConfig(model.model, stream), tables.independent((*model.faults, *stream_faults)))
+    faults = (*model.faults, *stream_faults, *_motion_faults(stream, ("stream",), model.model.outputs))
+    return Resolved(JobConfig(model.model, stream), tables.independent(faults))
 
 
 def resolve_stream(
@@ -119,6 +125,11 @@ def resolve_stream(
         expected = f"expected epoch_frames = 0 or more than scale_frames = {scale_frames}"
         faults.append(KeyFault((*path, name), expected))
         keys["epoch_frames"] = 0
+    interval = keys.get("keyframe_interval", default.keyframe_interval)
+    if keys.get("keyframe_flow_px", default.keyframe_flow_px) and interval == 1:
+        name = "keyframe_flow_px" if "keyframe_flow_px" in keys else "keyframe_interval"
+        reason = "with keyframe_flow_px, expected keyframe_interval > 1, the most frames from one keyframe to the next"
+        faults.append(KeyFault((*path, name), reason, "set, for example, keyframe_interval = 30"))
     return replace(default, **keys, retention=replace(default.retention, **retention)), tuple(faults)
 
 
@@ -150,6 +161,13 @@ def _output_faults(camera: CameraConfig, path: KeyPath, model: ResolvedModel) ->
     if missing := [kind.value for kind in chosen if kind not in known]:
         reason = f"expected some of model.outputs ({', '.join(known)}), got {', '.join(missing)}"
         yield KeyFault((*path, "outputs"), reason, "add it to model.outputs, so that its head is loaded")
+
+
+def _motion_faults(stream: StreamConfig, path: KeyPath, outputs: Collection[OutputKind]) -> Iterator[KeyFault]:
+    # `path` is that of the table that sets the key.
+    if stream.keyframe_flow_px and (missing := sorted(MOTION_KINDS.difference(outputs))):
+        reason = f"needs the outputs pose and depth, got {', '.join(outputs)}"
+        yield KeyFault((*path, "keyframe_flow_px"), reason, f"add {' and '.join(missing)} to `outputs`, or set it to 0")
 
 
 def _crop_faults(camera: CameraConfig) -> Iterator[str]:

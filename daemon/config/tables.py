@@ -141,6 +141,7 @@ class StreamTable(BaseModel):
     scale_frames: Count | None = None
     window: Count | None = None
     keyframe_interval: Count | None = None
+    keyframe_flow_px: Annotated[float, Field(ge=0, le=100_000)] | None = None
     history_frames: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     epoch_frames: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = None
     run_frames: Annotated[int, Field(ge=1, le=1024)] | None = None

@@ -37,7 +37,8 @@ class CacheLayout:
         window_frames: maximum number of keyframes whose tokens are all visible.
         pinned_pages: number of pages for scale frames that are never evicted.
         scale_frames: maximum number of frames in the stream's first step.
-        keyframe_interval: after the first step, every n-th frame is a keyframe.
+        keyframe_interval: after the first step, every n-th frame is a keyframe, counted from the last one that was
+            demanded.
         history_frames: maximum number of evicted frames whose special tokens are visible.
         entry_tokens: number of tokens per history entry; they are the first tokens of an evicted frame.
         frames_per_step: maximum number of frames in each step after the first.
@@ -157,13 +158,20 @@ class StreamWindow:
         layout: sizes of the storage.
         committed: number of frames committed so far, including scale frames.
         pinned: number of scale frames that are never evicted.
-        later: number of frames after the first step, including non-keyframes.
+        later: number of frames after the first step, including non-keyframes. A demanded keyframe counts as the first.
+        demanded: whether the next frame must be a keyframe.
     """
 
     layout: CacheLayout
     committed: int = 0
     pinned: int = 0
     later: int = 0
+    demanded: bool = False
+
+    @property
+    def keyframe_is_next(self) -> bool:
+        """Whether the next frame is a keyframe."""
+        return self.demanded or not self.committed or self.later % self.layout.keyframe_interval == 0
 
     @property
     def ringed(self) -> int:
@@ -214,7 +222,7 @@ class StreamWindow:
     def _plan_first(self, frames: int) -> StepPlan:
         pinned = frames if self.layout.pinned_pages else 0
         overflow = 0 if pinned else max(0, frames - self.layout.window_frames)
-        after = replace(self, committed=frames, pinned=pinned)
+        after = replace(self, committed=frames, pinned=pinned, demanded=False)
         pages = [i - overflow if i < overflow else self._first_page(i, pinned) for i in range(frames)]
         slots = [self._page_slot(page) for page in pages]
         visible = _merged((slot, slot + self.layout.frame_tokens) for slot in sorted(slots))
@@ -233,12 +241,13 @@ class StreamWindow:
     def _plan_later(self, frames: int) -> StepPlan:
         window, planned, evictions, transient = self, list[FramePlan](), list[CopyOp](), 0
         for _ in range(frames):
-            if window.later % self.layout.keyframe_interval:
+            if not window.keyframe_is_next:
                 transient += 1
                 planned.append(window._plan_transient(-transient))
                 window = replace(window, later=window.later + 1)
                 continue
-            after = replace(window, committed=window.committed + 1, later=window.later + 1)
+            later = 1 if window.demanded else window.later + 1
+            after = replace(window, committed=window.committed + 1, later=later, demanded=False)
             if after.evicted > window.evicted:
                 leaving = window._page_slot(self.pinned + window.evicted % self.layout.ring_pages)
                 evictions += after._copies([leaving], first_number=window.evicted)

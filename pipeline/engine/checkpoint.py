@@ -24,6 +24,7 @@ from ..files.state_file import StateFile, open_state_file, write_state_file
 from ..frames import FrameStamp, OutputKind, Size
 from ..geometry.epochs import DepthMap
 from ..model.delta_state import new_state
+from .keyframe_motion import SavedView
 from .preprocess import ResizeGeometry, resize_geometry
 from .stream import Stream, allocate_memory
 from .token_shape import TokenShape
@@ -31,6 +32,9 @@ from .trajectory import SavedTrajectory
 
 SCHEMA = 2
 """Version of the file format."""
+
+KEYFRAME_DEPTH = "keyframe_depth"
+"""Name of the tensor with the depth of `SavedStream.keyframe`."""
 
 META = torch.device("meta")
 """The device of tensors that have a shape but no data."""
@@ -81,6 +85,7 @@ class Counters:
     carried: bool
     ended: bool = False  # missing in older files
     pinned_poses: int = 0  # scale frames in the camera head's memory; missing in older files
+    demanded: bool = False  # missing in older files
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,7 @@ class SavedStream:
         recent: number of images kept for the next epoch.
         poses: whether the camera head's memory is in the file.
         trajectory: maps the poses of the saved epoch to the trajectory's frame of reference; None without poses.
+        keyframe: the last keyframe, if keyframes are chosen by motion.
     """
 
     schema: int
@@ -111,6 +117,7 @@ class SavedStream:
     recent: int
     poses: bool = False
     trajectory: SavedTrajectory | None = None
+    keyframe: SavedView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,8 @@ def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: fl
     tensors = _named(state, stream.poses)
     tensors += [(_image_key(index), levels) for index, levels in enumerate(stream.recent.levels)]
     tensors += [(_depth(number), torch.from_numpy(depth)) for number, depth in stream.trajectory.depths.items()]
+    if stream.motion is not None and stream.motion.view is not None:
+        tensors.append((KEYFRAME_DEPTH, torch.from_numpy(stream.motion.view.depth)))
     write_state_file(path, header.decode(), tensors, deadline_s)
 
 
@@ -174,15 +183,17 @@ def load_stream(
         # Copied to the device before the stream is changed, because the device may have no room for them.
         names, device = [_image_key(index) for index in range(saved.recent)], pool.shape.device
         levels = [file.tensor(name, torch.uint8, _extent(geometry)).to(device) for name in names]
-        depths = _depths(file, saved)
+        depths, keyframe_depth = _depths(file, saved), _keyframe_depth(file, saved)
         _replace(stream, pools, window, poses, file)
     _resume(stream, saved, geometry, levels)
-    if saved.trajectory is not None and poses is not None:
-        try:
+    try:
+        if saved.trajectory is not None and poses is not None:
             stream.trajectory.restore(saved.trajectory, depths)
-        except ValueError as error:
-            stream.restart()
-            raise StateError(f"{path} is damaged: its trajectory has {error}") from error
+        if saved.keyframe is not None and keyframe_depth is not None and stream.motion is not None:
+            stream.motion.restore(saved.keyframe, keyframe_depth)
+    except ValueError as error:
+        stream.restart()
+        raise StateError(f"{path} is damaged: its poses have {error}") from error
     return saved
 
 
@@ -207,10 +218,12 @@ def _saved(stream: Stream, window: StreamWindow, setting: Setting) -> SavedStrea
             stream.state is not None and stream.state.carried,
             stream.ended,
             0 if stream.poses is None else stream.poses.window.pinned,
+            window.demanded,
         ),
         recent=len(stream.recent),
         poses=stream.poses is not None,
         trajectory=None if stream.poses is None else stream.trajectory.saved(),
+        keyframe=None if stream.motion is None else stream.motion.saved(),
     )
 
 
@@ -246,7 +259,7 @@ def _window(saved: SavedStream, layout: CacheLayout, path: Path) -> StreamWindow
     pinned = range(1, layout.pinned_pages + 1) if layout.pinned_pages else range(1)
     if counters.committed < max(1, counters.pinned) or counters.pinned not in pinned or counters.later < 0:
         raise StateError(f"{path} has inconsistent counters: {counters}")
-    return StreamWindow(layout, counters.committed, counters.pinned, counters.later)
+    return StreamWindow(layout, counters.committed, counters.pinned, counters.later, counters.demanded)
 
 
 def _depths(file: StateFile, saved: SavedStream) -> dict[int, DepthMap]:
@@ -259,6 +272,10 @@ def _depths(file: StateFile, saved: SavedStream) -> dict[int, DepthMap]:
     }
 
 
+def _keyframe_depth(file: StateFile, saved: SavedStream) -> DepthMap | None:
+    return None if saved.keyframe is None else file.tensor(KEYFRAME_DEPTH, torch.float32, saved.keyframe.size).numpy()
+
+
 def _pose_window(saved: SavedStream, stream: Stream, path: Path) -> StreamWindow | None:
     if OutputKind.POSE not in stream.outputs:
         return None
@@ -267,7 +284,7 @@ def _pose_window(saved: SavedStream, stream: Stream, path: Path) -> StreamWindow
     layout, counters = pose_layout(stream.config), saved.counters
     if not 1 <= counters.pinned_poses <= min(counters.committed, layout.pinned_pages):
         raise StateError(f"{path} has inconsistent counters: {counters}")
-    return StreamWindow(layout, counters.committed, counters.pinned_poses, counters.later)
+    return StreamWindow(layout, counters.committed, counters.pinned_poses, counters.later, counters.demanded)
 
 
 def _replace(

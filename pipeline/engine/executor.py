@@ -136,6 +136,7 @@ class BatchExecutor:
         except Exception:
             _restart(batch, {chunk.stream.camera for chunk in batch})
             raise
+        features = [stream.observe(record) for stream, records in _by_stream(batch, features) for record in records]
         # A successful first block says nothing about later frames: if these always fail, every failure is followed by a
         # first block.
         if not all(Flag.WARMUP in record.flags for record in features):

@@ -14,7 +14,8 @@ from ..cache.pose_memory import pose_layout
 from ..cache.stream_cache import StreamState
 from ..cache.window import CacheLayout, StreamWindow
 from ..config import Crop, ResizeMode, StreamConfig
-from ..frames import MAP_KINDS, Flag, FrameStamp, OutputKind
+from ..frames import MAP_KINDS, Features, Flag, FrameStamp, OutputKind
+from .keyframe_motion import KeyframeMotion
 from .preprocess import ResizeGeometry
 from .replay import ReplayBuffer
 from .trajectory import Trajectory
@@ -69,6 +70,7 @@ class Stream:
         reopened: whether the source is reopened on purpose, and no frame has arrived since.
         recent: images with which the next epoch may begin.
         trajectory: maps poses, depths and points of all epochs to one frame of reference.
+        motion: chooses keyframes by motion; None if they are chosen by their number only.
     """
 
     camera: str
@@ -91,11 +93,14 @@ class Stream:
     reopened: bool = False
     recent: ReplayBuffer = field(init=False)
     trajectory: Trajectory = field(init=False)
+    motion: KeyframeMotion | None = field(init=False)
 
     def __post_init__(self) -> None:
         shared = self.config.scale_frames if self.config.epoch_frames else 0
         self.recent = ReplayBuffer(shared)
         self.trajectory = Trajectory(shared if OutputKind.POSE in self.outputs else 0, self.map_stride)
+        threshold_px = self.config.keyframe_flow_px
+        self.motion = KeyframeMotion(threshold_px, self.map_stride) if threshold_px else None
 
     @property
     def starting(self) -> bool:
@@ -153,6 +158,28 @@ class Stream:
         self.waiting.clear()
         return taken
 
+    def observe(self, features: Features) -> Features:
+        """Take note of a frame that has run, which may make the next one a keyframe.
+
+        Args:
+            features: the frame's record, with its pose in the epoch's own frame of reference.
+
+        Returns:
+            the record with its `keyframe_flow_px`.
+        """
+        if self.motion is None:
+            return features
+        flow_px = self.motion.measure(features)
+        if self.motion.decide(features, flow_px):
+            self.demand_keyframe()
+        return replace(features, keyframe_flow_px=flow_px)
+
+    def demand_keyframe(self) -> None:
+        """Make the next frame a keyframe."""
+        for memory in (self.state, self.poses):
+            if memory is not None:
+                memory.window = replace(memory.window, demanded=True)
+
     def end(self) -> bool:
         """End the epoch; without `epoch_frames`, `restart`. If no epoch has begun, do nothing and return False."""
         if self.starting:
@@ -196,12 +223,17 @@ class Stream:
 
     def _numbered(self, frame: PreparedFrame) -> PreparedFrame:
         flags = frame.flags | {Flag.RESET} if self.reset else frame.flags
-        wanted = self.outputs - MAP_KINDS if self.next_frame % self.map_every else self.outputs
+        has_maps = self.next_frame % self.map_every == 0 or (self.motion is not None and self._keyframe_is_next)
+        wanted = self.outputs if has_maps else self.outputs - MAP_KINDS
         numbered = replace(frame, epoch=self.epoch, epoch_frame=self.next_frame, flags=flags, wanted=wanted)
         self.reset = False
         self.next_frame += 1
         self.recent.add(frame.image)
         return numbered
+
+    @property
+    def _keyframe_is_next(self) -> bool:
+        return self.state is None or self.state.window.keyframe_is_next
 
     def _forget(self, *, carry: bool = False) -> None:
         if self.next_frame:
@@ -213,6 +245,8 @@ class Stream:
             self.state.reset(carry=carry)
         if self.poses is not None:
             self.poses.reset()
+        if self.motion is not None:
+            self.motion.restart()
 
 
 def allocate_memory(stream: Stream, layout: CacheLayout, pools: tuple[KVCachePool, KVCachePool]) -> None:

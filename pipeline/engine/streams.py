@@ -6,7 +6,7 @@ from dataclasses import replace
 from ..cache.kv_pool import KVCachePool
 from ..config import Crop, ModelConfig, ResizeMode, StreamConfig
 from ..errors import AdmissionError
-from ..frames import OutputKind
+from ..frames import MOTION_KINDS, OutputKind
 from .admission import check_admission
 from .stream import Stream
 
@@ -59,6 +59,9 @@ class StreamRegistry:
         if not kinds or not kinds.issubset(self._config.outputs):
             wanted = f"some of the model's outputs ({', '.join(self._config.outputs)})"
             raise AdmissionError(f"camera {camera!r} must have {wanted}, got {', '.join(sorted(kinds)) or 'none'}")
+        if config.keyframe_flow_px and not kinds >= MOTION_KINDS:
+            reason = "keyframes by motion (keyframe_flow_px) follow from pose and depth"
+            raise AdmissionError(f"{reason}, but the outputs of camera {camera!r} are {', '.join(sorted(kinds))}")
         if camera in self._streams:
             raise ValueError(f"camera {camera!r} already has a stream")
         config = self._supported(config)

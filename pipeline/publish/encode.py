@@ -74,12 +74,12 @@ def features_header(
             model=stages.get("model", 0),
             publish=max(0, time.monotonic_ns() - model_done_ns) // 1000,
         ),
-        geometry=_geometry_header(features.geometry),
+        geometry=_geometry_header(features.geometry, features.keyframe_flow_px),
         tensors=tuple(tensor_header(tensor) for tensor in features.tensors),
     )
 
 
-def _geometry_header(geometry: Geometry | None) -> GeometryHeader | None:
+def _geometry_header(geometry: Geometry | None, keyframe_flow_px: float | None) -> GeometryHeader | None:
     if geometry is None:
         return None
     return GeometryHeader(
@@ -87,6 +87,7 @@ def _geometry_header(geometry: Geometry | None) -> GeometryHeader | None:
         world_epoch=geometry.world_epoch,
         map_stride=geometry.map_stride,
         alignment=AlignmentHeader(**asdict(geometry.alignment)),
+        keyframe_flow_px=keyframe_flow_px,
     )
 
 

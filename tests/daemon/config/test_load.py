@@ -536,6 +536,24 @@ def test_epochs_are_longer_than_their_scale_frames(load: Load, refuse: Refuse) -
     assert load(f"{CAMERA}[stream]\nepoch_frames = 5\n").cameras[0].stream.epoch_frames == 5
 
 
+def test_keyframes_by_motion_need_pose_depth_and_an_interval(load: Load, refuse: Refuse) -> None:
+    """Otherwise there would be nothing to choose by, or every frame would be a keyframe."""
+    both = 'outputs = ["pose", "depth"]'
+    stream = "[stream]\nkeyframe_interval = 30\nkeyframe_flow_px = 12.5\n"
+    assert load(f"{CAMERA}[model]\n{both}\n{stream}").cameras[0].stream.keyframe_flow_px == 12.5
+    (problem,) = refuse(f"{CAMERA}[stream]\nkeyframe_flow_px = 12.5\n[model]\n{both}\n")
+    assert (problem.key, "keyframe_interval > 1" in problem.message) == ("stream.keyframe_flow_px", True)
+    (problem,) = refuse(f"{CAMERA}{stream}")
+    assert (problem.key, problem.message) == (
+        "stream.keyframe_flow_px",
+        "needs the outputs pose and depth, got features",
+    )
+    (problem,) = refuse(
+        f'{CAMERA}outputs = ["pose"]\nstream = {{ keyframe_flow_px = 3, keyframe_interval = 9 }}\n[model]\n{both}\n'
+    )
+    assert (problem.key, "got pose" in problem.message) == ("camera[0].stream.keyframe_flow_px", True)
+
+
 def test_a_missing_device_is_not_a_fault_of_the_config(load: Load, refuse: Refuse) -> None:
     text = CAMERA + '[model]\ndevice = "cuda:99"\n'
     with pytest.raises(ModelError, match="cuda:99"):

@@ -1,6 +1,7 @@
 """The slots of a window, simulated with token names, hold and show exactly what the specification says."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -142,6 +143,25 @@ def test_frame_numbers_count_committed_frames_only() -> None:
         window = plan.after
     assert numbers == [0, 1, 2, 3, 3, 3, 4, 4, 4]
     assert window.committed == 5
+
+
+def test_a_demanded_keyframe_enters_and_the_interval_counts_from_it() -> None:
+    window = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2, window=4, keyframe_interval=3), P, S))
+    window, keyframes = window.plan(2).after, []
+    for number in range(12):
+        demanded = number in (2, 6, 7)
+        window = replace(window, demanded=demanded)
+        expected, plan = window.keyframe_is_next, window.plan(1)
+        assert plan.keeps == expected
+        keyframes += [number] if plan.keeps else []
+        window = plan.after
+        assert not window.demanded
+    assert keyframes == [0, 2, 5, 6, 7, 10]
+
+
+def test_a_demand_before_the_first_step_changes_nothing() -> None:
+    window = StreamWindow(CacheLayout.of(StreamConfig(scale_frames=2), P, S))
+    assert replace(window, demanded=True).plan(2) == window.plan(2)
 
 
 def test_the_number_of_visible_tokens_stays_constant() -> None:

@@ -99,7 +99,8 @@ def test_a_step_copies_each_layer_to_the_host_once_and_waits_only_at_its_end(att
     copies = [event for event in on_device if "Memcpy DtoH" in event.name]
     kernels = [event for event in on_device if "Mem" not in event.name]
     waits = [event for event in seen.events() if event.name in ("cudaStreamSynchronize", "cudaEventSynchronize")]
-    assert (len(copies), len(kernels) > 20) == (len(CPU.output.layers), True)
+    flags = 1  # which frames are finite
+    assert (len(copies), len(kernels) > 20) == (len(CPU.output.layers) + flags, True)
     assert len(waits) == (2 if attention == "flashinfer" else 1)
     last = max(copies, key=lambda copy: copy.time_range.start)
     assert last.time_range.start >= max(kernel.time_range.end for kernel in kernels)

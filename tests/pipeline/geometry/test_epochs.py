@@ -5,7 +5,6 @@ import numpy as np
 from retinad.pipeline.geometry.epochs import SharedFrame, align
 from retinad.pipeline.geometry.pose import Floats, world_from_camera
 from retinad.pipeline.geometry.similarity import Similarity
-from retinad.pipeline.geometry.unproject import unproject
 
 
 def pose_of(numbers: Floats) -> Floats:
@@ -88,12 +87,3 @@ def test_fifty_epochs_add_up_and_stay_a_rotation() -> None:
         expected = step.points(expected)
     np.testing.assert_allclose(total.points(points), expected, rtol=1e-9, atol=1e-9 * total.scale)
     np.testing.assert_allclose(total.rotation @ total.rotation.T, np.eye(3), atol=1e-14)
-
-
-def test_true_depth_and_pose_agree_along_the_camera_axis() -> None:
-    k = np.array([[100.0, 0, 10], [0, 100, 8], [0, 0, 1]])
-    nearer = np.eye(3, 4)
-    nearer[2, 3] = 1
-    far = unproject(np.full((16, 20), 3, np.float32), k)
-    near = unproject(np.full((16, 20), 2, np.float32), k, nearer)
-    np.testing.assert_allclose(near[..., 2], far[..., 2])
