@@ -30,7 +30,8 @@ def measure_engine(engine: Engine, plan: BenchPlan) -> EngineResult:
         DeviceError: the device failed.
     """
     for name in plan.names:
-        engine.open_stream(name, plan.stream, plan.config.cameras[0].resize)
+        first = plan.config.cameras[0]
+        engine.open_stream(name, plan.stream, first.resize, outputs=first.outputs)
     try:
         return _measure(engine, plan)
     finally:

@@ -80,6 +80,7 @@ class BenchPlan:
                 resize=first.resize,
                 queue_frames=first.queue_frames,
                 stream=first.stream,
+                outputs=first.outputs,
             )
             for name in self.names
         )

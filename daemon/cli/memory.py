@@ -66,10 +66,12 @@ def _camera_lines(camera: CameraEstimate) -> Iterator[str]:
     yield f"{camera.name}: {gib(camera.nbytes)}"
     yield f"    frames of {source}{'' if camera.size_is_known else ' (assumed)'}, {model} in the model"
     yield f"    memory: {camera.cache or 'none, since no global block runs'}"
+    if camera.pose_bytes:
+        yield f"    memory of poses: {gib(camera.pose_bytes)}"
     if camera.epoch_image_bytes:
         yield f"    images for the next epoch: {gib(camera.epoch_image_bytes)}"
     frames = camera.step_frames
-    yield f"    a step computes with about {gib(frames * camera.frame_bytes)} for {_counted(frames)}"
+    yield f"    a step computes with about {gib(camera.working_bytes(frames))} for {_counted(frames)}"
 
 
 def _verdict(estimate: MemoryEstimate, device_bytes: int, device: str) -> str:

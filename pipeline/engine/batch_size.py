@@ -1,17 +1,19 @@
 """Chooses the number of frames of a recording that one step processes: as many as fit in the device's free memory."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from ..cache.kv_pool import gib
+from ..cache.pose_memory import pose_layout
 from ..config import ModelConfig, ResizeMode, StreamConfig
 from ..errors import AdmissionError
-from ..frames import Size
+from ..frames import MAP_KINDS, OutputKind, Size
 from ..model.checkpoint import blank_model
-from .admission import memory_limit, pool_shape
+from .admission import memory_limit, pool_shape, pose_pool_shape
 from .heads import make_heads
+from .map_outputs import FRAMES_AT_ONCE
 from .preprocess import resize_geometry
 from .token_shape import TokenShape
 
@@ -20,6 +22,10 @@ FRAMES_PER_STEP = (32, 16, 8, 4, 2, 1)
 
 BLOCK_BYTES = 64
 """Size of a block's activations for each channel of each token, in bytes."""
+
+MAP_BYTES = 32
+"""Size of a dense head's activations for each pixel and each channel of its last convolution's input, in bytes.
+Measured: 29.5, as the peak of 8 frames of 518 x 378 pixels on an H200 with torch 2.11."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +73,15 @@ def largest_frames_per_step(
     tokens, shape = TokenShape.of(model.network, geometry.grid), pool_shape(model)
     for frames in choices:
         layout = tokens.layout(replace(stream, run_frames=frames))
-        memory = shape.bytes_of(layout)
-        if memory <= room.pool_bytes and memory + frames * step_bytes(model, tokens) <= room.free_bytes:
+        memory = shape.bytes_of(layout) + pose_bytes(model, replace(stream, run_frames=frames), model.outputs)
+        working = frames * step_bytes(model, tokens) + head_bytes(model, tokens)
+        if memory <= room.pool_bytes and memory + working <= room.free_bytes:
             return frames
+    one_frame = gib(step_bytes(model, tokens) + head_bytes(model, tokens))
     raise AdmissionError(
         f"not enough memory for the recording: its stream needs {shape.describe(layout)}, but may use only "
-        f"{gib(room.pool_bytes)}; together with {gib(step_bytes(model, tokens))} for each frame of a step it must fit "
-        f"in {gib(room.free_bytes)}"
+        f"{gib(room.pool_bytes)}; together with {one_frame} for a step of one frame it must fit in "
+        f"{gib(room.free_bytes)}"
     )
 
 
@@ -83,3 +91,17 @@ def step_bytes(model: ModelConfig, tokens: TokenShape) -> int:
     kept = len(heads.layers) * tokens.parts * 4  # float32 tokens of the layers that are read
     published = sum(output.nbytes for output in heads.outputs(tokens))
     return tokens.tokens * tokens.channels * (BLOCK_BYTES + kept) + published
+
+
+def head_bytes(model: ModelConfig, tokens: TokenShape) -> int:
+    """Approximate memory in bytes that a step's heads need for depth or points, however many frames the step has."""
+    if not MAP_KINDS.intersection(model.outputs):
+        return 0
+    rows, columns = tokens.grid
+    pixels = rows * columns * model.network.patch_size**2
+    return FRAMES_AT_ONCE * pixels * model.network.dense_head.features // 2 * MAP_BYTES
+
+
+def pose_bytes(model: ModelConfig, stream: StreamConfig, outputs: Collection[OutputKind]) -> int:
+    """Size in bytes of the memory that the camera head keeps of a stream with these outputs."""
+    return pose_pool_shape(model).bytes_of(pose_layout(stream)) if OutputKind.POSE in outputs else 0

@@ -12,6 +12,9 @@ from ..model.dense_head import DenseHead, depth_of, points_of
 from .outputs import HeadInputs
 from .token_shape import TokenShape
 
+FRAMES_AT_ONCE = 2
+"""Number of frames whose maps are computed together. More would take more memory, see `batch_size.head_bytes`."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MapOutput:
@@ -43,11 +46,16 @@ class MapOutput:
     def gather(self, inputs: HeadInputs, targets: Sequence[Tensor]) -> None:
         """See `OutputHead.gather`."""
         rows, columns = inputs.shape.grid
-        layers = [
-            torch.cat([part[:, inputs.shape.special :] for part in layer.parts], dim=-1) for layer in inputs.layers
-        ]
         size = columns * self.patch_size, rows * self.patch_size
-        values, confidence = self.head(layers, inputs.shape.grid, size)
+        for start in range(0, len(targets[0]), FRAMES_AT_ONCE):
+            chosen = slice(start, start + FRAMES_AT_ONCE)
+            layers = [
+                torch.cat([part[chosen, inputs.shape.special :] for part in layer.parts], dim=-1)
+                for layer in inputs.layers
+            ]
+            self._write(*self.head(layers, inputs.shape.grid, size), [target[chosen] for target in targets])
+
+    def _write(self, values: Tensor, confidence: Tensor, targets: Sequence[Tensor]) -> None:
         stride = self.config.map_stride
         values, confidence = values[:, ::stride, ::stride], confidence[:, ::stride, ::stride]
         numbers = depth_of(values) if self.kind is OutputKind.DEPTH else points_of(values)

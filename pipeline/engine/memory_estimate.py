@@ -14,7 +14,7 @@ from ..config import CameraConfig, ModelConfig, ResizeMode
 from ..frames import Size
 from ..model.checkpoint import blank_model
 from .admission import HEADROOM, pool_shape
-from .batch_size import step_bytes
+from .batch_size import head_bytes, pose_bytes, step_bytes
 from .preprocess import ResizeGeometry, resize_geometry
 from .token_shape import TokenShape
 
@@ -33,10 +33,12 @@ class CameraEstimate:
         model_size: width and height of the model's images.
         cache: the size of the stream's memory as text, with its calculation; None if no global block runs.
         cache_bytes: size of the stream's memory in bytes.
+        pose_bytes: size of the camera head's memory of the stream, in bytes; 0 if no pose is published.
         epoch_image_bytes: total size of the images that are kept for the next epoch, in bytes.
         step_frames: maximum number of the camera's frames in one step, except in the first step.
         forward_frames: maximum number of the camera's frames in one forward pass, including the first one.
         frame_bytes: approximate memory that a forward pass needs per frame, in bytes.
+        head_bytes: approximate memory that a forward pass needs for maps of depth or points, in bytes.
     """
 
     name: str
@@ -45,15 +47,21 @@ class CameraEstimate:
     model_size: Size
     cache: str | None
     cache_bytes: int
+    pose_bytes: int
     epoch_image_bytes: int
     step_frames: int
     forward_frames: int
     frame_bytes: int
+    head_bytes: int
+
+    def working_bytes(self, frames: int) -> int:
+        """Approximate memory that a forward pass needs for a number of frames of this size, in bytes."""
+        return frames * self.frame_bytes + self.head_bytes
 
     @property
     def nbytes(self) -> int:
         """Memory that the camera holds as long as it runs, in bytes."""
-        return self.cache_bytes + self.epoch_image_bytes
+        return self.cache_bytes + self.pose_bytes + self.epoch_image_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +147,12 @@ def _estimate_camera(model: ModelConfig, camera: CameraConfig, size: Size | None
         model_size=geometry.model_size,
         cache=shape.describe(layout) if model.running_mixers else None,
         cache_bytes=shape.bytes_of(layout),
+        pose_bytes=pose_bytes(model, camera.stream, camera.outputs or model.outputs),
         epoch_image_bytes=camera.stream.scale_frames * 3 * width * height if camera.stream.epoch_frames else 0,
         step_frames=camera.frames_per_step,
         forward_frames=max(camera.frames_per_step, camera.stream.scale_frames),
         frame_bytes=step_bytes(model, tokens),
+        head_bytes=head_bytes(model, tokens),
     )
 
 
@@ -154,7 +164,7 @@ def _largest_forward(cameras: Sequence[CameraEstimate], max_batch: int) -> tuple
         group = [camera for camera in cameras if camera.model_size == size]
         chunks = [camera.forward_frames for camera in group]
         frames = max(*chunks, min(max_batch, sum(chunks)))
-        forwards.append((frames, frames * group[0].frame_bytes))
+        forwards.append((frames, group[0].working_bytes(frames)))
     return max(forwards, key=lambda forward: forward[1])
 
 

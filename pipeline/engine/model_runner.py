@@ -42,13 +42,17 @@ Batch = tuple[FrameChunk, ...]
 
 
 def batches(chunks: Sequence[FrameChunk], max_batch: int) -> Iterator[Batch]:
-    """Group chunks by image size into batches of at most `max_batch` frames. No chunk is split, even if it has more."""
+    """Group chunks by image size into batches of at most `max_batch` frames. No chunk is split, even if it has more.
+
+    Chunks that want the same outputs come one after another. So the same cameras make the same kind of batch, which has
+    a graph of its own, in whatever order their frames arrive.
+    """
     by_size: dict[Size, list[FrameChunk]] = {}
     for chunk in chunks:
         by_size.setdefault(chunk.frames[0].geometry.model_size, []).append(chunk)
     for group in by_size.values():
         batch: list[FrameChunk] = []
-        for chunk in group:
+        for chunk in sorted(group, key=lambda chunk: sorted(chunk.frames[0].wanted)):
             if batch and sum(len(other.frames) for other in batch) + len(chunk.frames) > max_batch:
                 yield tuple(batch)
                 batch = []

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from retinad.pipeline.cache.backends.triton import TritonBackend
-from retinad.pipeline.config import ModelConfig, ResizeMode, StreamConfig
+from retinad.pipeline.config import CameraConfig, ModelConfig, ResizeMode, StreamConfig
+from retinad.pipeline.engine import map_outputs
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.fused_model import FusedAggregator
+from retinad.pipeline.engine.memory_estimate import estimate_memory
 from retinad.pipeline.errors import AdmissionError, StateError
 from retinad.pipeline.frames import Features, Flag, Frame, OutputKind
 from retinad.pipeline.geometry.pose import intrinsics, world_from_camera
@@ -300,6 +302,49 @@ def test_the_memory_of_poses_is_constant_and_freed() -> None:
         assert engine.pose_pool.nbytes == at_first > 0
         engine.close_stream("a")
         assert engine.pose_pool.nbytes == 0
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_the_memory_of_poses_is_what_the_estimate_says(stream: StreamConfig) -> None:
+    camera = CameraConfig("a", "synthetic:", stream=stream)
+    (estimate,) = estimate_memory(HEADS, [camera], [(64, 48)]).cameras
+    with Engine(HEADS) as engine:
+        engine.open_stream("a", stream, ResizeMode.CROP)
+        play(engine, [frame("a", number) for number in range(3)])
+        assert engine.streams["a"].poses is not None
+        assert engine.streams["a"].poses.nbytes == estimate.pose_bytes
+        (counted,) = engine.statistics().streams
+    assert counted.nbytes == estimate.cache_bytes + estimate.pose_bytes
+    (without,) = estimate_memory(HEADS, [replace(camera, outputs=(DEPTH,))], [(64, 48)]).cameras
+    assert without.pose_bytes == 0
+
+
+def test_maps_are_the_same_however_many_frames_are_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, frames = replace(STREAM, scale_frames=5), [frame("a", number) for number in range(5)]
+    found = run(frames, stream)
+    assert len({numbers(features, "depth").tobytes() for features in found}) == 5
+    for count in (1, 5):
+        monkeypatch.setattr(map_outputs, "FRAMES_AT_ONCE", count)
+        same_records(run(frames, stream), found)
+
+
+def test_cameras_that_want_the_same_are_neighbours_in_a_batch() -> None:
+    """A captured graph serves one order of what is wanted, so the order of arrival must not matter."""
+    kinds: list[object] = []
+    with Engine(HEADS) as engine:
+        run_forward = engine.model_runner._forward
+
+        def record(images: Any, step: Any, shape: Any, wanted: Any, poses: Any) -> Any:
+            kinds.append(wanted)
+            return run_forward(images, step, shape, wanted, poses)
+
+        engine.model_runner._forward = record  # type: ignore[method-assign]
+        for camera, outputs in (("a", (FEATURES,)), ("b", EVERY), ("c", (FEATURES,))):
+            engine.open_stream(camera, replace(STREAM, scale_frames=1), ResizeMode.CROP, outputs=outputs)
+        for order in ("abc", "cba", "bca"):
+            good(engine.step([frame(camera, len(kinds)) for camera in order]))
+    assert len(kinds) == 3
+    assert len(set(kinds)) == 1
 
 
 @pytest.mark.parametrize("stream", STREAMS)
