@@ -53,7 +53,8 @@ class MapOutput:
                 torch.cat([part[chosen, inputs.shape.special :] for part in layer.parts], dim=-1)
                 for layer in inputs.layers
             ]
-            self._write(*self.head(layers, inputs.shape.grid, size), [target[chosen] for target in targets])
+            values, confidence = self.head(layers, inputs.shape.grid, size)
+            self._write(values, confidence, [target[chosen] for target in targets])
 
     def _write(self, values: Tensor, confidence: Tensor, targets: Sequence[Tensor]) -> None:
         stride = self.config.map_stride

@@ -43,6 +43,12 @@ def test_a_hybrid_takes_a_quarter_of_it(tmp_path: Path) -> None:
     assert "for 18 kda layers" in report
 
 
+def test_the_memory_of_poses_is_a_line_of_its_own(tmp_path: Path) -> None:
+    """327 keyframes of 262,144 bytes each."""
+    assert "memory of poses" not in report_of(tmp_path)
+    assert "memory of poses: 81.8 MiB" in report_of(tmp_path, model='outputs = ["pose"]\n')
+
+
 @pytest.mark.parametrize(
     ("camera", "size", "said"),
     [
