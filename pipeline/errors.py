@@ -7,6 +7,7 @@ PipelineError
 │   │   └── CheckpointError the weights' file cannot be used
 │   ├── AdmissionError  there is no room for another stream; the open ones continue
 │   └── DeviceError     the device itself failed: the process must stop
+├── QueryError      a picture cannot be located in a stream's memory
 ├── StateError      a stream's memory cannot be saved, or a state file does not match the stream
 └── PublishError    an endpoint or a key cannot be used as configured
     └── AccessError     another user could replace the socket of an endpoint, or change a key
@@ -72,6 +73,10 @@ class AdmissionError(ModelError):
 
 class DeviceError(ModelError):
     """The device itself failed (for example with a sticky CUDA error), so the process must stop."""
+
+
+class QueryError(PipelineError):
+    """A picture cannot be located in a stream's memory. The message says why."""
 
 
 class StateError(PipelineError):

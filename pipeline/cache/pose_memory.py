@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..config import StreamConfig
 from .kv_pool import KVCachePool
-from .stream_cache import StreamState
-from .window import CacheLayout
+from .stream_cache import StreamState, planned
+from .window import CacheLayout, StepPlan
 
 
 def pose_layout(stream: StreamConfig) -> CacheLayout:
@@ -89,16 +89,16 @@ class PoseStep:
 
     Args:
         states: the streams' memories, all of one pool.
-        frames: number of frames of each stream in this step.
+        frames: for each stream, its number of frames in this step, or its plan.
 
     Raises:
         ValueError: a stream cannot have so many frames in this step.
     """
 
-    def __init__(self, states: Sequence[StreamState], frames: Sequence[int]) -> None:
+    def __init__(self, states: Sequence[StreamState], frames: Sequence[int | StepPlan]) -> None:
         self.pool = states[0].pool
         self._states = tuple(states)
-        self._plans = tuple(state.window.plan(count) for state, count in zip(states, frames, strict=True))
+        self._plans = tuple(planned(state, count) for state, count in zip(states, frames, strict=True))
         self._frames = [
             (state.span.start, frame) for state, plan in zip(states, self._plans, strict=True) for frame in plan.frames
         ]

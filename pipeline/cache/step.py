@@ -13,7 +13,7 @@ from .attention_backend import AttentionBackend
 from .page_table import visible_ranges
 from .scan_order import SKIP, StreamScan, WaveTensors, waves
 from .step_tables import StepTables, TableRow
-from .stream_cache import StreamState
+from .stream_cache import StreamState, planned
 from .window import CopyOp, StepPlan
 
 
@@ -35,8 +35,8 @@ class Step:
 
     Args:
         states: the streams, all of one pool; none may occur twice.
-        frames: number of frames of each stream in this step. The F frames of `append` and `attend` are those of the
-            first stream, then those of the second, and so on.
+        frames: for each stream, its number of frames in this step, or its plan. The F frames of `append` and `attend`
+            are those of the first stream, then those of the second, and so on.
         backend: computes attention.
 
     Raises:
@@ -44,11 +44,13 @@ class Step:
             has changed.
     """
 
-    def __init__(self, states: Sequence[StreamState], frames: Sequence[int], backend: AttentionBackend) -> None:
+    def __init__(
+        self, states: Sequence[StreamState], frames: Sequence[int | StepPlan], backend: AttentionBackend
+    ) -> None:
         self._pool = states[0].pool
         if any(state.pool is not self._pool for state in states) or len(set(map(id, states))) < len(states):
             raise ValueError("the streams of a step must be of one pool, and none may occur twice")
-        self.plans = tuple(state.window.plan(count) for state, count in zip(states, frames, strict=True))
+        self.plans = tuple(planned(state, count) for state, count in zip(states, frames, strict=True))
         spans = [state.span for state in states]
         self._streams = tuple(
             _StreamStep(state, plan, span.start) for state, plan, span in zip(states, self.plans, spans, strict=True)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from .allocator import Span
 from .kv_pool import KVCachePool
-from .window import StreamWindow
+from .window import StepPlan, StreamWindow
 
 
 @dataclass(slots=True, eq=False)
@@ -68,3 +68,8 @@ class StreamState:
     def free(self) -> None:
         """Free the slots. The state must not be used afterwards. Idempotent."""
         self.pool.free(self.owner)
+
+
+def planned(state: StreamState, frames: int | StepPlan) -> StepPlan:
+    """The plan of a stream's step: the given one, or that of a number of frames."""
+    return frames if isinstance(frames, StepPlan) else state.window.plan(frames)

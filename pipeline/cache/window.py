@@ -219,6 +219,21 @@ class StreamWindow:
             raise ValueError(f"expected a step of 1 to {most} frames, got {frames}")
         return self._plan_later(frames) if self.committed else self._plan_first(frames)
 
+    def plan_query(self, slot: int) -> StepPlan:
+        """Plan a step of one frame that sees what the window shows, and leaves no trace in it. It is not committed.
+
+        Args:
+            slot: first of P slots outside the stream's storage, where the frame's own tokens go.
+
+        Raises:
+            ValueError: the window is empty.
+        """
+        if not self.committed:
+            raise ValueError("an empty window cannot be queried")
+        own = (slot, slot + self.layout.frame_tokens)
+        frame = FramePlan(self.committed, False, slot, _merged(sorted((own, *self.kept))), self._context(1))
+        return StepPlan((frame,), first=False, evictions=(), late_evictions=(), after=self)
+
     def _plan_first(self, frames: int) -> StepPlan:
         pinned = frames if self.layout.pinned_pages else 0
         overflow = 0 if pinned else max(0, frames - self.layout.window_frames)

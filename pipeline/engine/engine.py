@@ -17,8 +17,8 @@ import torch
 from ..cache.backends.select import choose_backend
 from ..cache.kv_pool import KVCachePool
 from ..config import Crop, ModelConfig, ResizeMode, StreamConfig
-from ..errors import AdmissionError, StateError
-from ..frames import MAP_KINDS, PATCH_GROUPS, Frame, Outcome, OutputKind, Size
+from ..errors import AdmissionError, QueryError, StateError
+from ..frames import MAP_KINDS, PATCH_GROUPS, Features, Frame, Outcome, OutputKind, Pixels, Size
 from ..model.checkpoint import load_model
 from ..model.devices import is_out_of_memory
 from ..model.weight_files import file_note
@@ -30,6 +30,7 @@ from .heads import make_heads
 from .images import ImagePreprocessor
 from .model_runner import ModelRunner, WhileDeviceBusy
 from .preprocess import resize_geometry
+from .query import QueryRunner
 from .statistics import EngineStatistics, LoadTimes, ModelDescription, StreamStatistics, stream_statistics
 from .stepper import OnPass, Stepper, ignore_pass
 from .streams import StreamRegistry
@@ -87,6 +88,7 @@ class Engine:
         self.streams = StreamRegistry(config, self.pool, whole_pages=attention.backend.whole_pages)
         geometry_of = partial(resize_geometry, image_width=config.image_width, patch_size=config.network.patch_size)
         self._stepper = Stepper(self.streams, self.preprocessor, self.executor, geometry_of)
+        self._queries = QueryRunner(self.model_runner, self.preprocessor, pools, geometry_of)
 
     def __enter__(self) -> Self:
         return self
@@ -129,6 +131,8 @@ class Engine:
     def close_stream(self, camera: str) -> None:
         """Drop a stream and its memory. Call `flush` first, or frames that still wait are lost. Idempotent."""
         self.streams.close(camera)
+        if not tuple(self.streams):
+            self._queries.free()
 
     def renew_stream(self, camera: str) -> bool:
         """End a stream's epoch, so that its next frame begins a new one, for example if the camera started in the dark.
@@ -231,6 +235,40 @@ class Engine:
         stream = self.streams.get(camera)
         is_latest = stream is not None and stream.last is not None and stream.last[0].stream_epoch == stream_epoch
         return self.flush(camera) if is_latest else []
+
+    @torch.inference_mode()
+    def locate(self, camera: str, pixels: Pixels) -> Features:
+        """Find where a picture was taken, from what a stream remembers now. The stream's next outputs are unchanged.
+
+        The picture attends to the memory like a frame that does not enter it. It may be from any camera; the middle is
+        used if its shape differs from the stream's frames.
+
+        Args:
+            camera: name of the camera whose stream is asked.
+            pixels: uint8 [height, width, 3], BGR.
+
+        Returns:
+            the picture's pose, and its depth if the stream publishes depth, in the frame of reference and unit of the
+            stream's records. `to_source` maps to the pixels of the picture.
+
+        Raises:
+            QueryError: the camera has no stream, publishes no poses or remembers nothing yet; the picture cannot be
+                fitted; or there is no memory for one more frame.
+            DeviceError: the device failed.
+        """
+        stream = self.streams.get(camera)
+        if stream is None:
+            raise QueryError(f"no camera with a stream is named {camera!r}; there are {self._names()}")
+        try:
+            return self._queries.locate(stream, pixels)
+        except AdmissionError as error:
+            raise QueryError(f"there is no room for the picture: {error}") from error
+        except (RuntimeError, MemoryError) as error:  # torch's
+            self.executor.check(error)
+            raise QueryError(f"the picture could not be run: {error}") from error
+
+    def _names(self) -> str:
+        return ", ".join(stream.camera for stream in self.streams) or "none"
 
     @torch.inference_mode()
     def prepare(self, frames: Sequence[Frame]) -> None:

@@ -124,17 +124,48 @@ class ModelRunner:
         shape = self._token_shape(batch[0].frames[0].geometry)
         states = [chunk.stream.state for chunk in batch if chunk.stream.state is not None]
         frames = [frame for chunk in batch for frame in chunk.frames]
-        images, wanted = [frame.image for frame in frames], tuple(frame.wanted for frame in frames)
         poses = _pose_step(batch)
         with Step(states, [len(chunk.frames) for chunk in batch], self.backend) as step:
-            copy = fetch(self._forward(images, step, shape, wanted, poses), self._copies)
-            if while_device_busy is not None and copy.pending:
-                while_device_busy(lambda: copy.pending)
-            results = self.heads.unpack(copy.wait(), shape, wanted)
+            results = self._results(frames, step, shape, poses, while_device_busy)
             step.commit()
             if poses is not None:
                 poses.commit()
         return self._features(batch, step.plans, results, started_ns, (time.monotonic_ns() - begun_ns) // 1000)
+
+    def query(self, chunk: FrameChunk, plan: StepPlan, pose_plan: StepPlan | None, started_ns: int) -> Features:
+        """Run one frame against its stream's memory, without changing it.
+
+        Args:
+            chunk: the stream, which has a memory, and the frame.
+            plan, pose_plan: see `StreamWindow.plan_query`: of the stream's KV cache and, if it has one, of its pose
+                memory.
+            started_ns: monotonic time at which the query began.
+
+        Returns:
+            the frame's features, as `run` returns them.
+        """
+        begun_ns, stream = time.monotonic_ns(), chunk.stream
+        assert stream.state is not None, "the stream has a memory"
+        shape = self._token_shape(chunk.frames[0].geometry)
+        poses = None if stream.poses is None or pose_plan is None else PoseStep([stream.poses], [pose_plan])
+        with Step([stream.state], [plan], self.backend) as step:
+            results = self._results(chunk.frames, step, shape, poses, None)
+        took_us = (time.monotonic_ns() - begun_ns) // 1000
+        return self._features((chunk,), step.plans, results, started_ns, took_us)[0]
+
+    def _results(
+        self,
+        frames: Sequence[PreparedFrame],
+        step: Step,
+        shape: TokenShape,
+        poses: PoseStep | None,
+        while_device_busy: WhileDeviceBusy | None,
+    ) -> StepTensors:
+        images, wanted = [frame.image for frame in frames], tuple(frame.wanted for frame in frames)
+        copy = fetch(self._forward(images, step, shape, wanted, poses), self._copies)
+        if while_device_busy is not None and copy.pending:
+            while_device_busy(lambda: copy.pending)
+        return self.heads.unpack(copy.wait(), shape, wanted)
 
     def _forward(
         self, images: Sequence[Tensor], step: Step, shape: TokenShape, wanted: Wanted, poses: PoseStep | None

@@ -135,9 +135,14 @@ class Trajectory:
             the record with its `geometry`, and with the tensors derived from the pose encoding. Numbers without a value
             are NaN. A record that has features only is returned as it is.
         """
+        if any(tensor.output.kind is not OutputKind.FEATURES for tensor in features.tensors):
+            self._remember(posed_frame(features))
+        return self.mapped(features)
+
+    def mapped(self, features: Features) -> Features:
+        """Like `publish`, but the frame is not remembered."""
         if all(tensor.output.kind is OutputKind.FEATURES for tensor in features.tensors):
             return features
-        self._remember(posed_frame(features))
         published: list[OutputTensor] = []
         for tensor in features.tensors:
             if tensor.output is ENCODING:
