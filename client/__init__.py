@@ -2,6 +2,8 @@
 
 from .connection import CurveKeys
 from .gaps import Gap, GapKind
+from .locator import Locator
+from .query import QueryError
 from .record import EndRecord, FeaturesRecord, HelloRecord, Record, StatusRecord, Tensors
 from .subscriber import AsyncSubscriber, Subscriber
 from .wire import SCHEMA, Kind, WireError
@@ -16,6 +18,8 @@ __all__ = [
     "GapKind",
     "HelloRecord",
     "Kind",
+    "Locator",
+    "QueryError",
     "Record",
     "StatusRecord",
     "Subscriber",

@@ -145,7 +145,7 @@ class Connection:
         subscription = self._subscription
         _set_options(self.socket, subscription.receive_hwm, ipv6="://[" in subscription.endpoint)
         if subscription.curve:
-            _set_curve(self.socket, subscription.curve)
+            set_curve(self.socket, subscription.curve)
         for prefix in _prefixes(subscription):
             self.socket.setsockopt(zmq.SUBSCRIBE, prefix)
         self._monitor.setsockopt(zmq.RCVHWM, 0)
@@ -263,7 +263,12 @@ def _set_options(socket: _Socket, receive_hwm: int, *, ipv6: bool) -> None:
     socket.setsockopt(zmq.IPV6, int(ipv6))
 
 
-def _set_curve(socket: _Socket, keys: CurveKeys) -> None:
+def set_curve(socket: _Socket, keys: CurveKeys) -> None:
+    """Load the keys into a client's socket, before it connects.
+
+    Raises:
+        ValueError: a key file is invalid.
+    """
     client = load_keys(keys.client_secret_key_file)
     socket.curve_publickey = client.public_key
     socket.curve_secretkey = client.secret_key

@@ -54,6 +54,7 @@ __all__ = [
     "StatusHeader",
     "TensorHeader",
     "WireError",
+    "check_schema",
     "decode",
     "encode",
     "encode_features",
@@ -224,7 +225,7 @@ def _decode_header(kind: Kind, raw: Buffer) -> Header:
     if len(raw) > MAX_HEADER_BYTES:
         raise WireError(f"a header may have at most {MAX_HEADER_BYTES} bytes, got {len(raw)}")
     try:
-        _check_schema(_VERSION.decode(raw).schema)
+        check_schema(_VERSION.decode(raw).schema)
         match kind:
             case Kind.FEATURES:
                 return _FEATURES.decode(raw)
@@ -238,7 +239,12 @@ def _decode_header(kind: Kind, raw: Buffer) -> Header:
         raise WireError(f"the header of a {kind} message cannot be read: {exc}") from exc
 
 
-def _check_schema(schema: int) -> None:
+def check_schema(schema: int) -> None:
+    """Check that this client can read a header of this schema.
+
+    Raises:
+        WireError: it is newer, or no schema at all.
+    """
     if schema > SCHEMA:
         raise WireError(f"the message has schema {schema}, but this client reads up to schema {SCHEMA}: update retinad")
     if schema < 1:

@@ -380,6 +380,7 @@ class PublishConfig:
         heartbeat_s: seconds after which `hello` and `status` are repeated.
         curve: CURVE keys, or None for plain sockets.
         allow_plaintext: whether an endpoint beyond this machine may be bound without CURVE.
+        locate_endpoint: the endpoint that answers where a picture was taken, or None for none.
     """
 
     endpoints: tuple[str, ...] = ("tcp://127.0.0.1:5555",)
@@ -387,3 +388,9 @@ class PublishConfig:
     heartbeat_s: float = 5.0
     curve: CurveConfig | None = None
     allow_plaintext: bool = False
+    locate_endpoint: str | None = None
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """All endpoints to bind."""
+        return self.endpoints if self.locate_endpoint is None else (*self.endpoints, self.locate_endpoint)

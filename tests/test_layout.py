@@ -57,7 +57,13 @@ above them share; a module there that uses those levels in turn is listed too.
 ONE_FILE_EACH = {
     "cv2": {"pipeline/sources/opencv.py"},
     "flashinfer": {"pipeline/cache/backends/flashinfer.py"},
-    "zmq": {"client/connection.py", "pipeline/publish/monitor.py", "pipeline/publish/socket.py"},
+    "zmq": {
+        "client/connection.py",
+        "client/locator.py",
+        "pipeline/publish/monitor.py",
+        "pipeline/publish/query_socket.py",
+        "pipeline/publish/socket.py",
+    },
 }
 """Libraries whose errors are translated at one place; the client and the publisher each have theirs."""
 

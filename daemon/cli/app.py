@@ -16,11 +16,14 @@ import typer
 
 from ..exit_codes import ExitCode
 from .keygen import keygen
+from .locate import locate
 from .schema import schema
 from .state import CommandState
 from .subscribe import subscribe
 from .switches import Command, Group
 from .version import version
+
+_CLIENTS, _ABOUT = (subscribe, locate, keygen), (schema, version)
 
 if sys.version_info >= (3, 11):
     from .bench import bench
@@ -33,10 +36,11 @@ if sys.version_info >= (3, 11):
     from .renew import renew
     from .run import run
 
-    COMMANDS = (run, check, reload, renew, cameras, config, subscribe, keygen, extract, convert, bench, schema, version)
+    _SERVICE, _JOBS = (run, check, reload, renew, cameras, config), (extract, convert, bench)
+    COMMANDS = (*_SERVICE, *_CLIENTS, *_JOBS, *_ABOUT)
     """All commands, in the order of the help."""
 else:
-    COMMANDS = (subscribe, keygen, schema, version)
+    COMMANDS = (*_CLIENTS, *_ABOUT)
 
 SERVER_COMMANDS = frozenset({"run", "check", "reload", "renew", "cameras", "config", "extract", "convert", "bench"})
 """Commands that need Python 3.11. The commands for subscribers also run on 3.10."""

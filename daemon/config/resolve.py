@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from retinad.client.curve_keys import KeyFileError, load_keys
-from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
+from retinad.pipeline.config import CameraConfig, CurveConfig, ModelConfig, PublishConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.errors import PublishError, SourceError
 from retinad.pipeline.files.ownership import NotOursError
 from retinad.pipeline.frames import MOTION_KINDS, OutputKind
@@ -93,7 +93,8 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
         motion_faults += _motion_faults(camera.stream, path, camera.outputs or model.model.outputs)
     if cameras and not enabled:
         camera_faults.append(_ALL_DISABLED)
-    faults = tables.independent((*model.faults, *stream_faults, *camera_faults, *dict.fromkeys(motion_faults)))
+    camera_faults += [*dict.fromkeys(motion_faults), *_locate_faults(publishing.config.publish, model.model)]
+    faults = tables.independent((*model.faults, *stream_faults, *camera_faults))
     return Resolved(config, (*publishing.faults, *faults))
 
 
@@ -163,6 +164,12 @@ def _output_faults(camera: CameraConfig, path: KeyPath, model: ResolvedModel) ->
         yield KeyFault((*path, "outputs"), reason, "add it to model.outputs, so that its head is loaded")
 
 
+def _locate_faults(publish: PublishConfig, model: ModelConfig) -> Iterator[KeyFault]:
+    if publish.locate_endpoint is not None and OutputKind.POSE not in model.outputs:
+        reason = f"needs the output pose, got {', '.join(model.outputs)}"
+        yield KeyFault(("publish", "locate_endpoint"), reason, "add pose to model.outputs, or remove this key")
+
+
 def _motion_faults(stream: StreamConfig, path: KeyPath, outputs: Collection[OutputKind]) -> Iterator[KeyFault]:
     # `path` is that of the table that sets the key.
     if stream.keyframe_flow_px and (missing := sorted(MOTION_KINDS.difference(outputs))):
@@ -200,7 +207,9 @@ def _resolve_publish(
     templates = tuple(table.endpoints) if table.endpoints else DEFAULT_ENDPOINTS
     endpoints = tuple(endpoint.replace("{runtime}", str(runtime)) for endpoint in templates)
     curve, faults = _resolve_curve(table.curve, environment) if table.curve else (None, [])
-    publish = replace(PublishConfig(), **(configured_keys(table) | {"endpoints": endpoints, "curve": curve}))
+    locate = table.locate_endpoint.replace("{runtime}", str(runtime)) if table.locate_endpoint else None
+    found = {"endpoints": endpoints, "curve": curve, "locate_endpoint": locate}
+    publish = replace(PublishConfig(), **(configured_keys(table) | found))
     return publish, (*faults, *_check_endpoints(publish, runtime))
 
 
@@ -241,15 +250,16 @@ def _key_notes(curve: CurveConfig | None) -> Iterator[str]:
 
 
 def _check_endpoints(publish: PublishConfig, runtime: Path) -> Iterator[KeyFault]:
-    for number, endpoint in enumerate(publish.endpoints):
-        path = ("publish", "endpoints", number)
+    for number, endpoint in enumerate(publish.bound):
+        is_listed = number < len(publish.endpoints)
+        path: KeyPath = ("publish", "endpoints", number) if is_listed else ("publish", "locate_endpoint")
         reason = _endpoint_fault(endpoint, publish) or _socket_fault(endpoint, runtime)
         if reason is not None:
             yield KeyFault(path, reason)
             continue
-        for other in publish.endpoints[:number]:
+        for other in publish.bound[:number]:
             if endpoint == other:
-                yield KeyFault(path, "this endpoint is listed twice")
+                yield KeyFault(path, "this endpoint is listed twice" if is_listed else "`endpoints` lists it too")
             elif _endpoint_fault(other, publish) is None and is_same_socket(endpoint, other):
                 yield KeyFault(path, f"{endpoint} and {other} are the same socket, or one covers the other: keep one")
 
@@ -259,7 +269,7 @@ def _endpoint_fault(endpoint: str, publish: PublishConfig) -> str | None:
     if endpoint.startswith("tcp://") and not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65_535):
         return "expected tcp://ADDRESS:PORT with a port of 1 to 65535"
     try:
-        check_endpoints(replace(publish, endpoints=(endpoint,)))
+        check_endpoints(replace(publish, endpoints=(endpoint,), locate_endpoint=None))
     except PublishError as error:
         return mask(str(error), endpoint)
     return None

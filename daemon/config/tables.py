@@ -94,6 +94,7 @@ class PublishTable(BaseModel):
     buffer_mb: Annotated[int, Field(ge=1, le=65_536)] | None = None
     heartbeat_s: Seconds | None = None
     allow_plaintext: bool | None = None
+    locate_endpoint: Text | None = None
     curve: CurveTable | None = None
 
 

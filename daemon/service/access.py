@@ -24,7 +24,7 @@ def access_refusals(config: ServiceConfig) -> Iterator[Refusal]:
     checks: list[Callable[[], None]] = [
         _check_cache,
         partial(check_private, config.runtime_dir),
-        *(partial(check_access, endpoint) for endpoint in config.publish.endpoints),
+        *(partial(check_access, endpoint) for endpoint in config.publish.bound),
         partial(check_keys, config),
         partial(_check_kept, config),
     ]

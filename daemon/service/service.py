@@ -35,6 +35,7 @@ from .load import load_worker, make_engine
 from .logged_camera import LoggedCamera
 from .loop_lag import LoopLag
 from .monitor import StateMonitor
+from .queries import serve_queries
 from .reload import Reloader
 from .renewal import renew_when_asked
 from .signals import Signals
@@ -176,6 +177,7 @@ class _Service:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(report, cameras, monitor, announcer, publisher, self._notifier, heartbeat_s, name="report")
             tasks.start_soon(log_access, publisher, name="log access")
+            tasks.start_soon(serve_queries, publisher, worker, name="answer queries")
             tasks.start_soon(monitor.follow_engine, worker, heartbeat_s, name="engine statistics")
             tasks.start_soon(self._reloader.run, self._signals.reload, cameras, monitor, name="reload")
             take_names = self._dependencies.take_renewals

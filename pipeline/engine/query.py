@@ -116,8 +116,8 @@ class QueryRunner:
         except ValueError as error:
             raise QueryError(f"the picture cannot be fitted to the model: {error}") from error
         if geometry.model_size != wanted:
-            fitted, kept = ("{}x{}".format(*shape) for shape in (geometry.model_size, wanted))
-            raise QueryError(f"the picture becomes {fitted} pixels in the model, but the memory holds images of {kept}")
+            made, needed = ("{}x{}".format(*shape) for shape in (geometry.model_size, wanted))
+            raise QueryError(f"the picture becomes {made} pixels in the model, but the memory holds images of {needed}")
         now = FrameStamp(
             camera=stream.camera,
             stream_epoch=last[0].stream_epoch,

@@ -36,7 +36,7 @@ def check_endpoints(config: PublishConfig) -> None:
     """
     if not config.endpoints:
         raise PublishError("there is no endpoint to publish at", _FIELD)
-    for endpoint in config.endpoints:
+    for endpoint in config.bound:
         if ipc_path(endpoint) is None and not _is_local_tcp(endpoint) and not (config.curve or config.allow_plaintext):
             raise PublishError(
                 f"{endpoint} is reachable from other machines, without encryption or authentication: bind 127.0.0.1, "

@@ -22,20 +22,34 @@ from dataclasses import dataclass, field
 from .monitor import ConnectionEvent, EventKind, Monitor
 from .slow_subscribers import host_of, peer_name
 
-PEER_BYTES = 1 << 20
-"""Maximum number of bytes that one peer may send: enough for 12,000 subscriptions, three for each of 4,000 cameras.
-libzmq needs up to 50 times as much memory for them."""
-ALL_BYTES = 8 << 20
-"""Maximum number of bytes that all open connections together may have sent. Beyond that, the largest sender is cut."""
 LOOK_S = 0.02
 SAMPLED_BYTES_S = 10 << 20
 """Number of bytes per second that an ipc peer is taken to have sent since the last check if bytes from it wait now. The
 kernel does not count what a Unix socket receives, and libzmq reads about 100 MiB/s: bytes wait at a check with a
 probability that grows with the peer's rate, so over many checks the sum is about a tenth of what it sent."""
-FORGIVEN_BYTES_S = 32
-SAMPLED_FORGIVEN_BYTES_S = 1024
-"""Number of bytes per second that are not counted, on tcp and on ipc: a peer may ping, or change its subscriptions now
-and then. On ipc, where one ping in a thousand is seen and counts as 200 KiB, more are forgiven."""
+
+
+@dataclass(frozen=True, slots=True)
+class InboundLimits:
+    """How much peers may send. The default values are those for subscribers.
+
+    Attributes:
+        peer_bytes: maximum number of bytes that one peer may send: enough for 12,000 subscriptions, three for each of
+            4,000 cameras. libzmq needs up to 50 times as much memory for them.
+        all_bytes: maximum number of bytes that all open connections together may have sent. Beyond that, the largest
+            sender is cut.
+        forgiven_bytes_s, sampled_forgiven_bytes_s: number of bytes per second that are not counted, on tcp and on ipc:
+            a peer may ping, or change its subscriptions now and then. On ipc, where one ping in a thousand is seen and
+            counts as 200 KiB, more are forgiven.
+    """
+
+    peer_bytes: int = 1 << 20
+    all_bytes: int = 8 << 20
+    forgiven_bytes_s: int = 32
+    sampled_forgiven_bytes_s: int = 1024
+
+
+SUBSCRIBERS = InboundLimits()
 
 _BYTES_RECEIVED = struct.Struct("=Q")
 _BYTES_RECEIVED_AT = 128
@@ -47,10 +61,12 @@ class Inbound:
     """Counts what one connection has received. The connection is identified by the descriptor that libzmq uses.
 
     Attributes:
+        limits: say how many bytes are not counted.
         level: number of bytes received, minus those that are not counted.
     """
 
     descriptor: int
+    limits: InboundLimits = SUBSCRIBERS
     level: float = 0.0
     _inode: int = field(init=False)
     _is_tcp: bool = field(init=False)
@@ -65,7 +81,7 @@ class Inbound:
     def update(self) -> None:
         """Ask the kernel how many bytes have been received."""
         now_s = time.monotonic()
-        forgiven = FORGIVEN_BYTES_S if self._is_tcp else SAMPLED_FORGIVEN_BYTES_S
+        forgiven = self.limits.forgiven_bytes_s if self._is_tcp else self.limits.sampled_forgiven_bytes_s
         self.level = max(0.0, self.level - forgiven * (now_s - self._looked_at_s)) + self._new_bytes(now_s)
         self._looked_at_s = now_s
 
@@ -92,12 +108,12 @@ class Inbound:
         return max(self._waiting, SAMPLED_BYTES_S * passed_s)
 
 
-def excess(peers: list[Inbound]) -> list[Inbound]:
+def excess(peers: list[Inbound], limits: InboundLimits = SUBSCRIBERS) -> list[Inbound]:
     """The connections to cut: those above the limit of one, and the largest while the total is above its limit."""
-    over = [peer for peer in peers if peer.level > PEER_BYTES]
-    rest = sorted((peer for peer in peers if peer.level <= PEER_BYTES), key=lambda peer: peer.level)
+    over = [peer for peer in peers if peer.level > limits.peer_bytes]
+    rest = sorted((peer for peer in peers if peer.level <= limits.peer_bytes), key=lambda peer: peer.level)
     total = sum(peer.level for peer in rest)
-    while total > ALL_BYTES:
+    while total > limits.all_bytes:
         total -= rest[-1].level
         over.append(rest.pop())
     return over
@@ -112,9 +128,11 @@ class InboundWatch:
         monitor: reports the connections; taken from in the thread alone.
         most_peers: maximum number of open connections. Further ones are cut, since libzmq would spin while the table of
             descriptors is full.
+        limits: how much peers may send.
     """
 
-    def __init__(self, monitor: Monitor, most_peers: int) -> None:
+    def __init__(self, monitor: Monitor, most_peers: int, limits: InboundLimits = SUBSCRIBERS) -> None:
+        self._limits = limits
         self._monitor = monitor
         self._most_peers = most_peers
         self._peers: dict[int, tuple[str, Inbound]] = {}
@@ -160,7 +178,7 @@ class InboundWatch:
                 opened.pop(event.value, None)
                 self._peers.pop(event.value, None)
         for descriptor in opened:
-            self._peers[descriptor] = host_of(peer_name(descriptor)), Inbound(descriptor)
+            self._peers[descriptor] = host_of(peer_name(descriptor)), Inbound(descriptor, self._limits)
         with self._lock:
             self._events += events
         return True
@@ -169,7 +187,7 @@ class InboundWatch:
         peers = [inbound for _, inbound in self._peers.values()]
         for inbound in peers:
             inbound.update()
-        too_much = excess(peers)
+        too_much = excess(peers, self._limits)
         too_many = [inbound for inbound in peers if inbound not in too_much][self._most_peers :]
         # A connection that ended before it was looked at first is another one's descriptor by now, and has the other
         # one's inode. Its end was reported before the descriptor was closed, so it is known here.
@@ -177,7 +195,7 @@ class InboundWatch:
             for inbound in too_much:
                 self._end(inbound, "it sent too much and was disconnected")
             for inbound in too_many:
-                self._end(inbound, f"{self._most_peers} peers are connected, half the limit on open files (ulimit -n)")
+                self._end(inbound, f"{self._most_peers} peers are connected, as many as open files allow (ulimit -n)")
 
     def _end(self, inbound: Inbound, reason: str) -> None:
         name, current = self._peers.get(inbound.descriptor, ("", None))

@@ -7,7 +7,6 @@ from enum import Enum, auto
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-_ENDPOINT = "inproc://monitor"
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 
@@ -35,15 +34,23 @@ class Monitor:
     """The events of one socket. libzmq reports the end of a connection before it closes the descriptor.
 
     `take` may be called on any one thread, and the rest on the thread that uses the socket.
+
+    Args:
+        context: the socket's context.
+        watched: the socket.
+        name: what no other monitor of the context is named.
     """
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", watched: "zmq.Socket[bytes]") -> None:
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", watched: "zmq.Socket[bytes]", name: str = "data"
+    ) -> None:
+        endpoint = f"inproc://monitor-{name}"
         self._watched = watched
         self._pair = context.socket(zmq.PAIR)
         self._pair.setsockopt(zmq.RCVHWM, 0)  # with a limit, a burst of events would block libzmq's own thread
         events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _FAILED | zmq.EVENT_MONITOR_STOPPED
-        watched.monitor(_ENDPOINT, events)
-        self._pair.connect(_ENDPOINT)
+        watched.monitor(endpoint, events)
+        self._pair.connect(endpoint)
 
     def take(self, within_s: float | None) -> list[ConnectionEvent] | None:
         """Wait for events and take all that have come; None once the monitor is stopped.

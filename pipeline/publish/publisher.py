@@ -30,6 +30,7 @@ from ..errors import PublishError
 from ..frames import Features
 from .encode import features_header, tensor_bytes
 from .endpoints import check_endpoints, ipc_lock
+from .query_socket import QuerySocket
 from .refusals import Refusal
 from .socket import PublishSocket, open_socket
 
@@ -85,7 +86,7 @@ def _bound(config: PublishConfig, send_hwm: int) -> Iterator[PublishSocket]:
     check_endpoints(config)
     with ExitStack() as resources:
         # Closed in reverse order: an endpoint's lock is released only after its socket is closed.
-        for endpoint in config.endpoints:
+        for endpoint in config.bound:
             resources.enter_context(ipc_lock(endpoint))
         yield resources.enter_context(open_socket(config, send_hwm))
 
@@ -144,6 +145,11 @@ class Publisher:
         """Bound endpoints, with the real port in place of 0; empty while the publisher is closed."""
         return self._socket.endpoints if self._socket else ()
 
+    @property
+    def queries(self) -> QuerySocket | None:
+        """The socket for queries; None if the config has no endpoint for them, or the publisher is closed."""
+        return self._socket.queries if self._socket else None
+
     def open(self) -> None:
         """Bind all endpoints.
 
@@ -192,6 +198,23 @@ class Publisher:
             model_done_ns=model_done_ns,
         )
         self._send(encode_features(header, [tensor_bytes(tensor) for tensor in features.tensors]))
+
+    def encoded(self, features: Features) -> list[Buffer]:
+        """The parts of a message with a record that is not published; they share memory with its tensors.
+
+        Raises:
+            ValueError: a tensor is not C-contiguous, or its dtype is not supported on the wire.
+        """
+        header = features_header(
+            features,
+            instance=self.instance,
+            model=self.model,
+            seq=0,
+            dropped_total=0,
+            failed_total=0,
+            model_done_ns=time.monotonic_ns(),
+        )
+        return encode_features(header, [tensor_bytes(tensor) for tensor in features.tensors])
 
     def publish_status(self, status: StatusHeader) -> None:
         """Publish a camera's state; `instance` and `publish_unix_ns` are filled in."""

@@ -1,6 +1,6 @@
 """The ZeroMQ socket that sends records, with the limits that keep slow, hostile and dead peers harmless.
 
-The only file of the pipeline that imports zmq. A socket belongs to the thread that opened it, and nothing here blocks:
+A socket belongs to the thread that opened it, and nothing here blocks:
 an XPUB socket drops messages for a slow peer, and the `take_` functions return only what has already arrived.
 """
 
@@ -16,6 +16,7 @@ from types import MappingProxyType
 import zmq
 
 from retinad.client.curve_keys import encode_key
+from retinad.client.query import MAX_PICTURE_BYTES
 from retinad.client.wire import Buffer
 
 from ..config import CurveConfig, PublishConfig
@@ -24,6 +25,7 @@ from .authorized_keys import AuthorizedKeys
 from .endpoints import NO_ADDRESS, ipc_path, is_ipv6
 from .inbound import InboundWatch
 from .monitor import ConnectionEvent, EventKind, Monitor
+from .query_socket import QuerySocket
 from .refusals import KEY_START, UNKNOWN, Refusal, Refusals
 from .secret_key import load_secret_key
 from .slow_subscribers import Peers, host_of
@@ -87,6 +89,7 @@ class PublishSocket:
         unauthorized: number of CURVE clients refused because their key is not authorized.
         peers: the open connections, with a record of which of them are slow.
         refusals: connections that were refused, for the log.
+        queries: the socket for queries, once it is bound; None if the config has no endpoint for them.
     """
 
     def __init__(self, context: _Context, config: PublishConfig, send_hwm: int) -> None:
@@ -110,6 +113,8 @@ class PublishSocket:
         self._access = context.socket(zmq.REP)
         if config.curve:
             self._access.bind(ZAP_ENDPOINT)
+        self._context, self._config = context, config
+        self.queries: QuerySocket | None = None
         self._monitor = Monitor(context, self._data)
         self._inbound = InboundWatch(self._monitor, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
 
@@ -125,6 +130,8 @@ class PublishSocket:
             PublishError: an endpoint cannot be bound.
         """
         self.endpoints = tuple(_bind(self._data, endpoint) for endpoint in endpoints)
+        if self._config.locate_endpoint is not None:
+            self.queries = _open_queries(self._context, self._config, self._config.locate_endpoint)
 
     def send(self, parts: list[Buffer]) -> None:
         """Send one message. Large parts are not copied, and must never be modified.
@@ -156,7 +163,8 @@ class PublishSocket:
         for event in events:
             self._count(event, is_open=last.get(event.value) is EventKind.ACCEPTED)
         self.peers.check()
-        for name, reason in self._inbound.take_cut():
+        cut = self._inbound.take_cut() + (self.queries.take_cut() if self.queries else [])
+        for name, reason in cut:
             self.refusals.add(Refusal(name, reason))
         if self._keys is not None:
             self._answer(self._keys)
@@ -167,6 +175,8 @@ class PublishSocket:
             self._monitor.stop()
         self._inbound.close()
         self._monitor.close()
+        if self.queries is not None:
+            self.queries.close()
         for socket in (self._access, self._data):
             socket.close()
 
@@ -213,16 +223,33 @@ class PublishSocket:
             raise RuntimeError("a publisher must be used on the thread that opened it")
 
 
+def _open_queries(context: _Context, config: PublishConfig, endpoint: str) -> QuerySocket:
+    socket = context.socket(zmq.ROUTER)
+    try:
+        _set_limits(socket, send_hwm=1000, inbound_bytes=MAX_PICTURE_BYTES)
+        socket.setsockopt(zmq.IPV6, int(is_ipv6(endpoint)))
+        if config.curve:
+            _set_curve(socket, config.curve)
+        return QuerySocket(context, socket, _bind(socket, endpoint))
+    except BaseException:
+        socket.close()
+        raise
+
+
 def _set_options(socket: _Socket, send_hwm: int) -> None:
+    _set_limits(socket, send_hwm, INBOUND_BYTES)
+    # Every subscription is reported, so that each new subscriber gets a `hello` at once. XPUB_WELCOME_MSG would do so
+    # automatically, but as a single part: `topic, header, *tensors = recv_multipart()` would fail on it.
+    socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+
+
+def _set_limits(socket: _Socket, send_hwm: int, inbound_bytes: int) -> None:
     socket.setsockopt(zmq.SNDHWM, send_hwm)
     # No limit on queued subscriptions: if libzmq stops reading from a peer, and the peer then dies, its heartbeat
     # aborts the process (libzmq issues 4364 and 4767, both open; seen with 4.3.5).
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.LINGER, LINGER_MS)
-    socket.setsockopt(zmq.MAXMSGSIZE, INBOUND_BYTES)
-    # Every subscription is reported, so that each new subscriber gets a `hello` at once. XPUB_WELCOME_MSG would do so
-    # automatically, but as a single part: `topic, header, *tensors = recv_multipart()` would fail on it.
-    socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+    socket.setsockopt(zmq.MAXMSGSIZE, inbound_bytes)
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     # No heartbeats: libzmq 4.3.5 aborts a subscriber that does not read while its connection is closed and then finds a
     # ping among its unread bytes (`!_io_error`; seen in a soak test, where the heartbeats had closed it). With tcp the

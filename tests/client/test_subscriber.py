@@ -56,6 +56,8 @@ def test_public_names() -> None:
         "GapKind",
         "HelloRecord",
         "Kind",
+        "Locator",
+        "QueryError",
         "Record",
         "SCHEMA",
         "StatusRecord",

@@ -4,17 +4,23 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zmq
 from pydantic import BaseModel
 
+from retinad.client.query import decode_query, encode_answer
 from retinad.daemon.config.tables import CameraTable, ModelTable, PublishTable, ServiceTable, StreamTable
 
 from ..client.fake_service import fake_service
 from ..client.posed import posed_message
+from ..deadlines import scaled
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("systemd/*.md"), *ROOT.glob("examples/*.md")])
@@ -87,7 +93,7 @@ def test_the_program_of_the_features_page_maps_a_patch() -> None:
 
 
 def test_the_program_of_the_geometry_page_makes_a_cloud(tmp_path: Path) -> None:
-    (code,) = snippets(ROOT / "docs" / "geometry.md", "python")
+    code, _ = snippets(ROOT / "docs" / "geometry.md", "python")
     with fake_service() as service:
         code = code.replace("tcp://127.0.0.1:5555", service.endpoint)
         with subprocess.Popen(
@@ -122,3 +128,33 @@ def test_the_files_named_in_the_architecture_page_exist() -> None:
 
 def is_named(file: str, path: str) -> bool:
     return f"/{file}".endswith(f"/{path}") or (path.endswith("/") and file.startswith(path))
+
+
+def test_the_program_of_the_geometry_page_locates_a_picture(tmp_path: Path) -> None:
+    _, code = snippets(ROOT / "docs" / "geometry.md", "python")
+    (tmp_path / "picture.jpg").write_bytes(b"a picture")
+    with answering_queries(tmp_path / "locate.sock") as asked:
+        code = code.replace("/run/retinad/locate.sock", str(tmp_path / "locate.sock"))
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert asked == [("robot", b"a picture")]
+    assert done.stdout.startswith("[0. 0. 3.] GeometryHeader(unit='stream'")
+
+
+@contextmanager
+def answering_queries(path: Path) -> Iterator[list[tuple[str, bytes]]]:
+    """A service that answers one query with the pose of the third record of `posed_message`."""
+    asked: list[tuple[str, bytes]] = []
+
+    def answer() -> None:
+        with zmq.Context() as context, context.socket(zmq.REP) as socket:
+            socket.bind(f"ipc://{path}")
+            query = decode_query(socket.recv_multipart())
+            asked.append((query.header.camera, query.picture))
+            socket.send_multipart(encode_answer(posed_message("0" * 16, "robot", 3)))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        thread.join(scaled(30))

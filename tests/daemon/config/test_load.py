@@ -536,6 +536,28 @@ def test_epochs_are_longer_than_their_scale_frames(load: Load, refuse: Refuse) -
     assert load(f"{CAMERA}[stream]\nepoch_frames = 5\n").cameras[0].stream.epoch_frames == 5
 
 
+def test_locating_needs_poses_and_an_endpoint_of_its_own(load: Load, refuse: Refuse, tmp_path: Path) -> None:
+    poses = '[model]\noutputs = ["pose"]\n'
+
+    def publish(endpoint: str) -> str:
+        return f'{CAMERA}[publish]\nendpoints = ["tcp://127.0.0.1:5555"]\nlocate_endpoint = "{endpoint}"\n'
+
+    assert load(CAMERA).publish.locate_endpoint is None
+    found = load(publish("ipc://{runtime}/locate.sock") + poses).publish.locate_endpoint
+    assert found is not None
+    assert found.endswith("/locate.sock")
+    assert "{" not in found
+    for endpoint, config, said in (
+        ("tcp://127.0.0.1:5556", "", "needs the output pose, got features"),
+        ("tcp://127.0.0.1:5555", poses, "`endpoints` lists it too"),
+        ("tcp://localhost:5555", poses, "the same socket"),
+        ("tcp://0.0.0.0:5556", poses, "reachable from other machines"),
+        ("http://127.0.0.1:5556", poses, "expected tcp://HOST:PORT or ipc:///PATH"),
+    ):
+        (problem,) = refuse(publish(endpoint) + config)
+        assert (problem.key, said in problem.message) == ("publish.locate_endpoint", True), problem
+
+
 def test_keyframes_by_motion_need_pose_depth_and_an_interval(load: Load, refuse: Refuse) -> None:
     """Otherwise there would be nothing to choose by, or every frame would be a keyframe."""
     both = 'outputs = ["pose", "depth"]'

@@ -1,5 +1,6 @@
 """A publisher, raw subscribers and key files for the tests of this folder."""
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,12 @@ from ...deadlines import scaled
 
 TCP = "tcp://127.0.0.1:0"
 DTYPES: dict[str, DType] = {"f2": "float16", "f4": "float32", "u2": "bfloat16"}
+
+
+def resident_bytes() -> int:
+    found = re.search(r"VmRSS:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) * 1024
 
 
 def make_features(camera: str, seq: int, data: Numbers | None = None) -> Features:

@@ -1,6 +1,5 @@
 """What a peer sends is bounded, whatever it sends: it is disconnected, and the other subscribers lose nothing."""
 
-import re
 import resource
 import socket
 import threading
@@ -13,18 +12,12 @@ import pytest
 
 from retinad.client import Subscriber
 from retinad.pipeline.publish import inbound as inbound_module
-from retinad.pipeline.publish.inbound import ALL_BYTES, PEER_BYTES, Inbound, excess
+from retinad.pipeline.publish.inbound import SUBSCRIBERS, Inbound, excess
 from retinad.pipeline.publish.publisher import Publisher
 
 from ...client.zmtp import GREETING, MORE, frame, ready
 from ...deadlines import scaled
-from .rig import TCP, make_publisher, poll_until, publish, receive_features
-
-
-def resident_bytes() -> int:
-    found = re.search(r"VmRSS:\s*(\d+) kB", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) * 1024
+from .rig import TCP, make_publisher, poll_until, publish, receive_features, resident_bytes
 
 
 def endpoint_of(transport: str, folder: Path) -> str:
@@ -135,15 +128,15 @@ def test_what_comes_in_slowly_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> No
         total[0] += 300
         peer.update()
         assert peer.level <= 300
-    total[0] += PEER_BYTES + 1
+    total[0] += SUBSCRIBERS.peer_bytes + 1
     peer.update()
     assert excess([peer]) == [peer]
 
 
 def test_the_largest_senders_are_cut_when_all_together_have_sent_too_much() -> None:
     with socket.socket() as some:
-        peers = [Inbound(some.fileno(), level=PEER_BYTES * (0.5 + number / 100)) for number in range(16)]
-        assert sum(peer.level for peer in peers) > ALL_BYTES
+        peers = [Inbound(some.fileno(), level=SUBSCRIBERS.peer_bytes * (0.5 + number / 100)) for number in range(16)]
+        assert sum(peer.level for peer in peers) > SUBSCRIBERS.all_bytes
         over = excess(peers)
         assert over == peers[:-3:-1]
         assert excess(peers[:13]) == []
@@ -179,6 +172,6 @@ def test_connections_do_not_fill_the_table_of_descriptors(monkeypatch: pytest.Mo
         assert receive_features(subscriber).camera == "cam1"
         assert publisher.statistics().peers == 10
         (refusal,) = publisher.take_refusals()
-        assert refusal.reason == "10 peers are connected, half the limit on open files (ulimit -n)"
+        assert refusal.reason == "10 peers are connected, as many as open files allow (ulimit -n)"
         for peer in peers:
             peer.close()
