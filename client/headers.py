@@ -195,6 +195,8 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
         model: the model that made the features.
         latency_us: latency per stage.
         geometry: what poses, depths and points mean; None if the record has none of them.
+        crop: left, top, width and height, in pixels, of the part of the captured frame that the model's image shows;
+            None for the whole frame.
     """
 
     schema: int = SCHEMA
@@ -221,6 +223,7 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelHeader
     latency_us: LatencyHeader = LatencyHeader()
     geometry: GeometryHeader | None = None
+    crop: tuple[Count, Count, Count, Count] | None = None
 
 
 class FeaturesHeader(RecordFields, frozen=True, kw_only=True):
