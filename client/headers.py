@@ -122,11 +122,13 @@ class CameraHeader(msgspec.Struct, frozen=True, kw_only=True):
         name: the camera's configured name.
         mode: live or lossless.
         state: the camera's state: connecting, running, stalled, backoff, ended or failed; empty if unknown.
+        outputs: the kinds of outputs in its records: features, pose, depth, points; empty if unknown.
     """
 
     name: CameraName
     mode: Annotated[str, Meta(description="live | lossless")] = "live"
     state: str = ""
+    outputs: tuple[str, ...] = ()
 
 
 class AlignmentHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,7 +338,8 @@ class HelloHeader(msgspec.Struct, frozen=True, kw_only=True):
         cameras: all configured cameras, in any state.
         layers: 0-based indices of the published layer pairs.
         tokens: the published groups of tokens.
-        dtype: number format of the tensors: numpy's name with byte order, or `bf16`.
+        dtype: number format of the tokens: numpy's name with byte order, or `bf16`; empty without tokens.
+        outputs: names of all tensors that a record may have: tokens, poses, depths, points. A camera may publish fewer.
         service: counters and gauges of the service as a whole; the publisher fills them in.
     """
 
@@ -352,4 +355,5 @@ class HelloHeader(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[int, ...] = ()
     tokens: tuple[str, ...] = ()
     dtype: str = ""
+    outputs: tuple[str, ...] = ()
     service: ServiceHeader = ServiceHeader()
