@@ -26,6 +26,15 @@ def forward(seq: int) -> Floats:
     return pose
 
 
+def turned(yaw: float, pitch: float, at: tuple[float, float, float]) -> Floats:
+    """A camera turned to the right by `yaw`, then up by `pitch` (degrees), from its axes written out one by one."""
+    a, b = np.radians(yaw), np.radians(pitch)
+    z = [np.sin(a) * np.cos(b), -np.sin(b), np.cos(a) * np.cos(b)]  # y is down
+    x = [np.cos(a), 0, -np.sin(a)]
+    y = [z[1] * x[2] - z[2] * x[1], z[2] * x[0] - z[0] * x[2], z[0] * x[1] - z[1] * x[0]]
+    return np.array([[x[row], y[row], z[row], at[row]] for row in range(3)])
+
+
 def depth_of_wall(pose: Floats) -> Floats:
     """The depth of the wall for each pixel of the model's image; NaN where it is behind the camera."""
     columns, rows = np.meshgrid(np.arange(float(SIZE[0])), np.arange(float(SIZE[1])))

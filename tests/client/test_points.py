@@ -10,22 +10,13 @@ from retinad.client.wire import decode, encode_features
 
 from . import posed
 from .messages import header, tensor
-from .posed import CAMERA, SIZE, UNSURE, WALL, Floats, depth_of_wall, forward, posed_message
+from .posed import CAMERA, SIZE, UNSURE, WALL, Floats, depth_of_wall, forward, posed_message, turned
 
 
 def record(seq: int = 0, **changes: Any) -> FeaturesRecord:
     made = make_record(decode(posed_message("0123", "cam1", seq, **changes)))
     assert isinstance(made, FeaturesRecord)
     return made
-
-
-def turned(yaw: float, pitch: float, at: tuple[float, float, float]) -> Floats:
-    """A camera turned to the right by `yaw`, then up by `pitch` (degrees), from its axes written out one by one."""
-    a, b = np.radians(yaw), np.radians(pitch)
-    z = [np.sin(a) * np.cos(b), -np.sin(b), np.cos(a) * np.cos(b)]  # y is down
-    x = [np.cos(a), 0, -np.sin(a)]
-    y = [z[1] * x[2] - z[2] * x[1], z[2] * x[0] - z[0] * x[2], z[0] * x[1] - z[1] * x[0]]
-    return np.array([[x[row], y[row], z[row], at[row]] for row in range(3)])
 
 
 def at_pixel(points: Floats, column: int, row: int) -> Floats:
