@@ -122,11 +122,13 @@ class CameraHeader(msgspec.Struct, frozen=True, kw_only=True):
         name: the camera's configured name.
         mode: live or lossless.
         state: the camera's state: connecting, running, stalled, backoff, ended or failed; empty if unknown.
+        outputs: the kinds of outputs in its records: features, pose, depth, points; empty if unknown.
     """
 
     name: CameraName
     mode: Annotated[str, Meta(description="live | lossless")] = "live"
     state: str = ""
+    outputs: tuple[str, ...] = ()
 
 
 class AlignmentHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +200,8 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
         model: the model that made the features.
         latency_us: latency per stage.
         geometry: what poses, depths and points mean; None if the record has none of them.
+        crop: left, top, width and height, in pixels, of the part of the captured frame that the model's image shows;
+            None for the whole frame.
     """
 
     schema: int = SCHEMA
@@ -224,6 +228,7 @@ class RecordFields(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelHeader
     latency_us: LatencyHeader = LatencyHeader()
     geometry: GeometryHeader | None = None
+    crop: tuple[Count, Count, Count, Count] | None = None
 
 
 class FeaturesHeader(RecordFields, frozen=True, kw_only=True):
@@ -336,7 +341,8 @@ class HelloHeader(msgspec.Struct, frozen=True, kw_only=True):
         cameras: all configured cameras, in any state.
         layers: 0-based indices of the published layer pairs.
         tokens: the published groups of tokens.
-        dtype: number format of the tensors: numpy's name with byte order, or `bf16`.
+        dtype: number format of the tokens: numpy's name with byte order, or `bf16`; empty without tokens.
+        outputs: names of all tensors that a record may have: tokens, poses, depths, points. A camera may publish fewer.
         service: counters and gauges of the service as a whole; the publisher fills them in.
     """
 
@@ -352,4 +358,5 @@ class HelloHeader(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[int, ...] = ()
     tokens: tuple[str, ...] = ()
     dtype: str = ""
+    outputs: tuple[str, ...] = ()
     service: ServiceHeader = ServiceHeader()

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .gaps import Gap
+from .points import DepthView, FloatArray, points_of
 from .wire import (
     EndHeader,
     FeaturesHeader,
@@ -22,7 +23,6 @@ from .wire import (
 )
 
 Array = npt.NDArray[np.generic]
-FloatArray = npt.NDArray[np.float32]
 
 
 class Tensors(Mapping[str, Array]):
@@ -123,23 +123,49 @@ class FeaturesRecord(RecordFields, frozen=True, kw_only=True, eq=False):
         return self["depth_confidence"]
 
     def points(
-        self, frame: Literal["world", "camera"] = "world", *, min_confidence: float = 0.0, image: Array | None = None
+        self,
+        frame: Literal["world", "camera"] = "world",
+        *,
+        min_confidence: float | None = 0.0,
+        image: Array | None = None,
     ) -> tuple[FloatArray, npt.NDArray[np.uint8] | None]:
         """Compute the points of all pixels that have a depth: x = depth K^-1 (u, v, 1), then the pose.
 
+        Padding of the model's image has no points. There are none either if the camera matrix is NaN or, in the world's
+        frame of reference, the pose.
+
         Args:
-            frame: `world` for the trajectory's frame of reference, `camera` for the camera's.
-            min_confidence: pixels with less confidence are left out.
+            frame: `world` for the trajectory's frame of reference, `camera` for the camera's, which needs no pose.
+            min_confidence: pixels with less confidence, or none, are left out; None keeps all.
             image: the captured frame, uint8 [height, width, 3], whose colours the points get; None for no colours.
 
         Returns:
             the points, float32 [N, 3], and their colours, uint8 [N, 3] in the channel order of `image`, or None.
 
         Raises:
-            KeyError: the record has no depth or no pose.
-            ValueError: the image does not have the size of the captured frame.
+            KeyError: the record has no depth, no camera matrix or no pose.
+            ValueError: `frame` is neither, or the image does not have the size of the captured frame.
         """
-        return _points(self, frame, min_confidence, image)
+        if frame not in ("world", "camera"):
+            raise ValueError(f"expected frame 'world' or 'camera', got {frame!r}")
+        width, height = self.source_size
+        if image is not None and image.shape != (height, width, 3):
+            raise ValueError(f"expected the captured frame, {(height, width, 3)}, got an image of shape {image.shape}")
+        left, top, *size = self.crop or (0, 0, width, height)
+        found = points_of(
+            DepthView(
+                depth=self.depth,
+                camera=self.intrinsics,
+                to_source=np.array(self.to_source),
+                shown=(left, top, min(size[0], width - left), min(size[1], height - top)),
+                stride=1 if self.geometry is None else self.geometry.map_stride,
+                confidence=None if min_confidence is None else self.depth_confidence,
+                min_confidence=min_confidence or 0.0,
+                pose=self.world_from_camera if frame == "world" else None,
+            )
+        )
+        colours = None if image is None else np.ascontiguousarray(image[found.y, found.x], dtype=np.uint8)
+        return found.points, colours
 
     def header(self) -> FeaturesHeader:
         """The header as received."""
@@ -201,32 +227,6 @@ def make_record(message: Message, gaps: tuple[Gap, ...] = ()) -> Record:
             return EndRecord(**_fields(end, EndHeader), gaps=gaps)
         case HelloHeader() as hello:
             return HelloRecord(**_fields(hello, HelloHeader), gaps=gaps)
-
-
-def _points(
-    record: FeaturesRecord, frame: Literal["world", "camera"], min_confidence: float, image: Array | None
-) -> tuple[FloatArray, npt.NDArray[np.uint8] | None]:
-    """See `FeaturesRecord.points`."""
-    width, height = record.source_size
-    if image is not None and image.shape != (height, width, 3):
-        raise ValueError(f"expected the captured frame, {(height, width, 3)}, got an image of shape {image.shape}")
-    parts = record.depth, record.intrinsics, record.world_from_camera
-    depth, camera, pose = (part.astype(np.float64) for part in parts)
-    stride = 1 if record.geometry is None else record.geometry.map_stride
-    with np.errstate(invalid="ignore"):
-        seen = np.isfinite(depth) & (depth > 0) & (record.depth_confidence.astype(np.float64) >= min_confidence)
-    rows, columns = np.nonzero(seen)
-    pixels = np.stack((columns * stride, rows * stride, np.ones_like(rows))).astype(np.float64)
-    if not np.isfinite(camera).all():  # without a field of view, no pixel has a direction
-        rows, columns, pixels, camera = rows[:0], columns[:0], pixels[:, :0], np.eye(3)
-    points = np.linalg.inv(camera) @ pixels * depth[rows, columns]
-    if frame == "world":
-        points = pose[:, :3] @ points + pose[:, 3:]
-    colours = None
-    if image is not None:
-        x, y = np.rint(np.array(record.to_source) @ pixels).astype(np.intp)
-        colours = np.ascontiguousarray(image[y.clip(0, height - 1), x.clip(0, width - 1)], dtype=np.uint8)
-    return np.ascontiguousarray(points.T, dtype=np.float32), colours
 
 
 def _fields(value: msgspec.Struct, kind: type[msgspec.Struct]) -> dict[str, Any]:

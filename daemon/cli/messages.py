@@ -22,6 +22,7 @@ from retinad.client import (
 )
 
 from ..exit_codes import ExitCode
+from .pose_words import pose_words
 
 HINT_INTERVAL_S = 10.0
 """Interval in seconds at which silence is reported if no timeout is set."""
@@ -201,7 +202,12 @@ def _words(record: Record) -> list[str]:
         case HelloRecord():
             cameras = ", ".join(f"{camera.name} ({camera.state})" for camera in record.cameras)
             models = ", ".join(f"{model.name} {model.weights}" for model in record.models)
-            return [f"retinad {record.version}", f"model {models or 'none'}", f"cameras {cameras or 'none'}"]
+            return [
+                f"retinad {record.version}",
+                f"model {models or 'none'}",
+                f"cameras {cameras or 'none'}",
+                *([f"outputs {', '.join(record.outputs)}"] if record.outputs else []),
+            ]
 
 
 def _expected_words(record: EndRecord) -> str:
@@ -221,6 +227,7 @@ def _features_words(record: FeaturesRecord) -> list[str]:
         f"{record.source_size[0]}x{record.source_size[1]}",
         f"{total_ms:.1f} ms old",
         f"{len(layouts)} tensor{'s' * (len(layouts) != 1)}, {sum(layout.nbytes for layout in layouts) / 1e6:.3f} MB",
+        *pose_words(record),
         *record.flags,
     ]
 

@@ -37,7 +37,8 @@ def subscribe(
 ) -> None:
     """Print one line for each message that a service publishes.
 
-    For features: camera, sequence number, frame size, age when sent, tensors, flags, and what was lost before it.
+    For features: camera, sequence number, frame size, age when sent, tensors, flags, and what was lost before it. With
+    poses and depths also position, yaw to the right, pitch upwards, and the medians of depth and confidence.
     """
     from retinad.client import CurveKeys
 

@@ -25,6 +25,7 @@ _NAMES = {
     "model.name": "model.preset",
     "model_name": "model.preset",
     "image_width": "model.image_width",
+    "outputs": "model.outputs",
     "log.level": "service.log_level",
     "log.form": "service.log_format",
     "model.weights": "weights",

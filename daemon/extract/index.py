@@ -11,7 +11,7 @@ from retinad.pipeline.config import OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.config_diff import differences
 from retinad.pipeline.engine.checkpoint import ModelIdentity
 from retinad.pipeline.files.atomic import written_whole
-from retinad.pipeline.frames import Affine, Flag, Size, TokenGroup
+from retinad.pipeline.frames import Affine, Flag, Geometry, OutputKind, Size, TokenGroup
 
 from ..config.keys import show_differences
 from ..exit_codes import ExitCode, JobError
@@ -39,9 +39,10 @@ class Settings:
         image_width: width of the resized images in pixels.
         model_name: the preset.
         model: weights, network and dtype.
-        output: which features are written.
+        output: which features are written, and the form of depths and points.
         stream: the stream's memory settings.
         form: file format of the shards.
+        outputs: the kinds of outputs that are written. Earlier versions wrote features only.
     """
 
     source: str
@@ -52,6 +53,7 @@ class Settings:
     output: OutputConfig
     stream: StreamConfig
     form: Form
+    outputs: tuple[OutputKind, ...] = (OutputKind.FEATURES,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,10 @@ class FrameEntry:
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One file of features. All its frames have the same size."""
+    """One file of features. All its frames have the same size and the same geometry.
+
+    `geometry` says what poses, depths and points mean, as in the service's messages; None without them.
+    """
 
     file: str
     source_size: Size
@@ -98,6 +103,7 @@ class ShardEntry:
     to_source: Affine
     tensors: tuple[TensorEntry, ...]
     frames: tuple[FrameEntry, ...]
+    geometry: Geometry | None = None
 
 
 @dataclass(frozen=True, slots=True)

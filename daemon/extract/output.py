@@ -17,7 +17,7 @@ import numpy as np
 from retinad.pipeline.files.atomic import written_whole
 from retinad.pipeline.files.ownership import NotOursError, check_way
 from retinad.pipeline.files.tensors import Entry, write_tensor_file
-from retinad.pipeline.frames import DType, Features, FrameFailure, Outcome, OutputTensor, TokenOutput
+from retinad.pipeline.frames import DType, Features, FrameFailure, Outcome, Output, OutputTensor, TokenOutput
 from retinad.pipeline.publish.encode import tensor_bytes
 
 from ..exit_codes import ExitCode, JobError
@@ -80,15 +80,11 @@ def others_note(folder: Path) -> str | None:
     return None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Shard:
-    # The shard that is being filled.
-    first: Features
+    # A shard that is being filled: its frames, and their numbers among those with features.
     frames: list[Features]
-
-    def takes(self, features: Features) -> bool:
-        """Whether a frame has the same size and outputs as the others."""
-        return _form(self.first) == _form(features)
+    numbers: list[int]
 
 
 class OutputFolder:
@@ -115,7 +111,8 @@ class OutputFolder:
         self._shards = list(index.shards)
         self._failures = list(index.failures)
         self._lock: int | None = lock
-        self._open: _Shard | None = None
+        self._place: tuple[object, ...] | None = None
+        self._open: dict[tuple[Output, ...], _Shard] = {}  # with `map_every`, frames with maps and frames without
 
     @classmethod
     def open(
@@ -176,7 +173,7 @@ class OutputFolder:
         Raises:
             JobError: the folder cannot be written.
         """
-        self._write_shard()
+        self._write_shards()
         self._write_index(replace(self.index, resume=resume), resume.source_seq)
 
     def finish(self, source_frames: int) -> None:
@@ -188,28 +185,31 @@ class OutputFolder:
         Raises:
             JobError: the folder cannot be written.
         """
-        self._write_shard()
+        self._write_shards()
         self._write_index(replace(self.index, complete=True, resume=None), source_frames)
 
     def _add(self, features: Features) -> None:
-        if self._open is not None and not self._open.takes(features):
-            self._write_shard()
-        if self._open is None:
-            self._open = _Shard(features, [])
-        self._open.frames.append(features)
+        if self._place != (place := _place(features)):
+            self._write_shards()
+            self._place = place
+        outputs = tuple(tensor.output for tensor in features.tensors)
+        shard = self._open.setdefault(outputs, _Shard([], []))
+        shard.frames.append(features)
+        shard.numbers.append(self.frames)
         self.frames += 1
-        if len(self._open.frames) >= (self._shard_frames or _frames_of(features)):
-            self._write_shard()
+        if len(shard.frames) >= (self._shard_frames or _frames_of(features)):
+            self._write_shard(self._open.pop(outputs))
 
-    def _write_shard(self) -> None:
-        shard, self._open = self._open, None
-        if shard is None:
-            return
+    def _write_shards(self) -> None:
+        while self._open:
+            self._write_shard(self._open.pop(next(iter(self._open))))
+
+    def _write_shard(self, shard: _Shard) -> None:
         form = self.index.settings.form
         path = self._folder / f"features-{len(self._shards):06}.{form}"
         with _written(self._folder):
             write_npz(path, shard.frames) if form == "npz" else write_safetensors(path, shard.frames)
-        self._shards.append(_described(path.name, shard.frames, self.frames - len(shard.frames), self.files))
+        self._shards.append(_described(path.name, shard, self.files))
 
     def _write_index(self, index: Index, end: int) -> None:
         unreadable, named = find_unreadable(self._shards, self._failures, end, self.files)
@@ -268,8 +268,9 @@ def _columns(frames: Sequence[Features]) -> list[tuple[OutputTensor, list[Output
     return [(one, [frame.tensors[index] for frame in frames]) for index, one in enumerate(firsts)]
 
 
-def _form(features: Features) -> tuple[object, ...]:
-    return features.stamp.captured_size, features.model_size, *(tensor.output for tensor in features.tensors)
+def _place(features: Features) -> tuple[object, ...]:
+    # What all frames of a shard have in common, besides their outputs.
+    return features.stamp.captured_size, features.model_size, features.geometry
 
 
 def _entry(tensor: OutputTensor) -> TensorEntry:
@@ -279,12 +280,12 @@ def _entry(tensor: OutputTensor) -> TensorEntry:
     return TensorEntry(output.name, layer, group, output.dtype, output.shape)
 
 
-def _described(file: str, frames: Sequence[Features], first: int, files: Sequence[str]) -> ShardEntry:
-    one = frames[0]
+def _described(file: str, shard: _Shard, files: Sequence[str]) -> ShardEntry:
+    one = shard.frames[0]
     tensors = (_entry(tensor) for tensor in one.tensors)
     entries = (
         FrameEntry(
-            frame=first + place,
+            frame=number,
             source_seq=features.stamp.source_seq,
             pts_ns=features.stamp.pts_ns,
             epoch=features.epoch,
@@ -293,10 +294,10 @@ def _described(file: str, frames: Sequence[Features], first: int, files: Sequenc
             flags=tuple(sorted(features.flags)),
             file=name_of(files, features.stamp.source_seq),
         )
-        for place, features in enumerate(frames)
+        for number, features in zip(shard.numbers, shard.frames, strict=True)
     )
     size = one.stamp.captured_size
-    return ShardEntry(file, size, one.model_size, one.grid, one.to_source, tuple(tensors), tuple(entries))
+    return ShardEntry(file, size, one.model_size, one.grid, one.to_source, tuple(tensors), tuple(entries), one.geometry)
 
 
 def _frames_of(features: Features) -> int:

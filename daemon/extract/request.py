@@ -92,6 +92,7 @@ class Extraction:
             output=self.model.output,
             stream=replace(self.stream, run_frames=run_frames),
             form=self.form,
+            outputs=self.model.outputs,
         )
 
 

@@ -44,17 +44,24 @@ class Announcer:
 def hello_header(state: ServiceState) -> HelloHeader:
     """The message `hello`; the publisher adds its instance, its time and its heartbeat."""
     tokens = [output for output in state.outputs if isinstance(output, TokenOutput)]
+    kinds = tuple(dict.fromkeys(output.kind for output in state.outputs))
     return HelloHeader(
         version=state.versions.get("retinad", ""),
         versions=dict(state.versions),
         models=() if state.model is None else (model_header(state.model),),
         cameras=tuple(
-            CameraHeader(name=camera.config.name, mode=camera.config.mode, state=camera.status.state)
+            CameraHeader(
+                name=camera.config.name,
+                mode=camera.config.mode,
+                state=camera.status.state,
+                outputs=kinds if camera.config.outputs is None else camera.config.outputs,
+            )
             for camera in state.cameras
         ),
         layers=tuple(dict.fromkeys(output.layer for output in tokens)),
         tokens=tuple(dict.fromkeys(output.group for output in tokens)),
         dtype=next((WIRE_DTYPES[output.dtype] for output in tokens), ""),
+        outputs=tuple(output.name for output in state.outputs),
         service=service_header(state.process),
     )
 

@@ -8,6 +8,7 @@
 #include <exception>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,12 @@ struct TensorHeader {
   MSGPACK_DEFINE_MAP(name, dtype, shape, nbytes);
 };
 
+// What poses and depths mean; nil in records without them.
+struct Geometry {
+  std::string unit;
+  MSGPACK_DEFINE_MAP(unit);
+};
+
 struct Header {
   int schema = 0;
   std::string camera, instance;
@@ -34,7 +41,8 @@ struct Header {
   std::vector<int> source_size;
   std::vector<std::string> flags;
   std::vector<TensorHeader> tensors;
-  MSGPACK_DEFINE_MAP(schema, camera, instance, stream_epoch, seq, source_seq, source_size, flags, tensors);
+  std::optional<Geometry> geometry;
+  MSGPACK_DEFINE_MAP(schema, camera, instance, stream_epoch, seq, source_seq, source_size, flags, tensors, geometry);
 };
 
 float from_bits(uint32_t bits) {
@@ -85,6 +93,16 @@ void print_gaps(const Header& now, const Header* last) {
   if (lost > 0) std::printf("%s: wire_loss %lld\n", camera, lost);
 }
 
+// The camera's position: the last column of the pose [3, 4], which is stored by rows; NaN if it is unknown.
+void print_pose(const Header& header, const std::vector<zmq::message_t>& parts) {
+  for (size_t i = 0; header.geometry && i < header.tensors.size(); ++i) {
+    if (header.tensors[i].name != "pose/world_from_camera") continue;
+    const auto pose = to_floats(header.tensors[i], parts[i + 2]);
+    if (pose.size() != 12) continue;
+    std::printf("  camera at %g %g %g (%s)\n", pose[3], pose[7], pose[11], header.geometry->unit.c_str());
+  }
+}
+
 void print_record(const Header& header, const std::vector<zmq::message_t>& parts) {
   std::string flags;
   for (const auto& flag : header.flags) flags += (flags.empty() ? "" : ",") + flag;
@@ -97,6 +115,7 @@ void print_record(const Header& header, const std::vector<zmq::message_t>& parts
     for (size_t length : tensor.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(length);
     std::printf("  %s [%s] first %g\n", tensor.name.c_str(), shape.c_str(), values.empty() ? 0.0f : values.front());
   }
+  print_pose(header, parts);
   std::fflush(stdout);
 }
 

@@ -35,6 +35,16 @@ for await (const [, packed, ...parts] of socket) {
     const values = toFloats(tensor.dtype, parts[i]);
     console.log(`  ${tensor.name} [${tensor.shape.join(", ")}] first ${Number(values[0]?.toPrecision(6))}`);
   });
+  printPose(header, parts);
+}
+
+/** The camera's position: the last column of the pose [3, 4], which is stored by rows; NaN if it is unknown. */
+function printPose(header, parts) {
+  const i = header.tensors.findIndex((tensor) => tensor.name === "pose/world_from_camera");
+  if (i < 0 || !header.geometry) return;
+  const pose = toFloats(header.tensors[i].dtype, parts[i]);
+  const position = [pose[3], pose[7], pose[11]].map((number) => Number(number.toPrecision(6)));
+  console.log(`  camera at ${position.join(" ")} (${header.geometry.unit})`);
 }
 
 function printGaps(now, before) {

@@ -24,6 +24,9 @@ def show(record: FeaturesRecord) -> None:
     print(f"{record.camera} {record.seq} {width}x{height} {','.join(record.flags) or '-'}", flush=True)
     for name, array in record.tensors.items():  # numpy arrays; bfloat16 arrives as float32
         print(f"  {name} {list(array.shape)} first {float(array.flat[0]):g}", flush=True)
+    if record.geometry is not None and "pose/world_from_camera" in record.tensors:
+        x, y, z = record.world_from_camera[:, 3]  # the last column: the camera's position; NaN if it is unknown
+        print(f"  camera at {x:g} {y:g} {z:g} ({record.geometry.unit})", flush=True)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ def features_header(
             publish=max(0, time.monotonic_ns() - model_done_ns) // 1000,
         ),
         geometry=_geometry_header(features.geometry, features.keyframe_flow_px),
+        crop=None if stamp.crop is None else (stamp.crop.left, stamp.crop.top, *stamp.source_size),
         tensors=tuple(tensor_header(tensor) for tensor in features.tensors),
     )
 

@@ -8,7 +8,7 @@ import pytest
 from retinad.client import Kind
 
 ROOT = Path(__file__).parents[2]
-SUBSCRIBE = ("app", "keygen", "messages", "schema", "state", "subscribe", "switches", "version")
+SUBSCRIBE = ("app", "keygen", "messages", "pose_words", "schema", "state", "subscribe", "switches", "version")
 FILES = (
     *sorted((ROOT / "client").glob("*.py")),
     *(ROOT / "daemon" / "cli" / f"{name}.py" for name in SUBSCRIBE),

@@ -103,8 +103,8 @@ def test_the_program_of_the_geometry_page_makes_a_cloud(tmp_path: Path) -> None:
             for seq in range(3):
                 service.send(*map(bytes, posed_message(service.instance, "robot", seq)))
             output, _ = program.communicate(timeout=30)
-    assert output == "".join(f"{seq} at [0. 0. {seq}.] sees 600 points\n" for seq in range(3))
-    assert np.load(tmp_path / "cloud.npy").shape == (18, 3)
+    assert output == "".join(f"{seq} at [0. 0. {seq}.] sees 400 points\n" for seq in range(3))
+    assert np.load(tmp_path / "cloud.npy").shape == (12, 3)
 
 
 def test_the_program_of_the_extract_page_reads_what_extract_writes(tmp_path: Path) -> None:

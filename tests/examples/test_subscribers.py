@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ..client.fake_service import fake_service
+from ..client.posed import posed_message
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HEADERS = Path("/usr/include")
@@ -81,6 +83,16 @@ def check(command: list[str], *, subscriptions: int) -> None:
         service.features("door", 0, value=0)
         assert next(lines) == "door: restart 1"
         assert [next(lines) for _ in range(3)] == record("door", 0, half=0, bfloat=0)
+
+        # Turned, so that a position taken from the transposed matrix would differ.
+        pose = np.array([[0.0, 0, 1, 0.5], [0, 1, 0, -0.25], [-1, 0, 0, 3]])
+        service.send(*map(bytes, posed_message("restarted", "door", 1, pose=pose)))
+        confidence, position = [next(lines) for _ in range(7)][5:]
+        assert (confidence, position) == ("  depth_confidence [20, 30] first 1", "  camera at 0.5 -0.25 3 (stream)")
+        service.send(*map(bytes, posed_message("restarted", "door", 2, without=("pose/world_from_camera",))))
+        assert [next(lines) for _ in range(5)][4] == confidence
+        service.features("door", 3, value=0)
+        assert [next(lines) for _ in range(3)] == record("door", 3, half=0, bfloat=0)
 
 
 def record(camera: str, seq: int, *, half: float, bfloat: float) -> list[str]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,9 +18,11 @@ import zmq
 
 from retinad.client.record import FeaturesRecord, make_record
 from retinad.client.wire import (
+    AlignmentHeader,
     CameraHeader,
     EndHeader,
     FeaturesHeader,
+    GeometryHeader,
     HelloHeader,
     ModelHeader,
     StatusHeader,
@@ -30,6 +33,8 @@ from retinad.client.wire import (
 )
 from retinad.daemon.cli.messages import file_name, print_messages, text_line
 from retinad.daemon.exit_codes import ExitCode
+
+from ...client.posed import depth_of_wall, posed_message
 
 
 def features(seq: int, camera: str = "cam1", instance: str = "a1") -> list[bytes]:
@@ -226,10 +231,11 @@ def test_each_kind_has_a_readable_line() -> None:
         version="0.1",
         models=(ModelHeader(name="tiny", weights="random:0"),),
         cameras=(CameraHeader(name="cam1", state="running"),),
+        outputs=("layer3/patch", "depth"),
     )
     assert [text_line(make_record(decode(plain(each)))) for each in (status, hello)] == [
         "status  cam1  backoff  refused  next try in 1.2 s  10.0 frames/s  published 0  dropped 0  failed 0",
-        "hello  retinad 0.1  model tiny random:0  cameras cam1 (running)",
+        "hello  retinad 0.1  model tiny random:0  cameras cam1 (running)  outputs layer3/patch, depth",
     ]
 
 
@@ -238,6 +244,45 @@ def test_a_status_line_has_both_rates_and_says_overload() -> None:
     status = StatusHeader(camera="cam1", state="running", fps=20.0, published_fps=5.11, overload=words)
     line = text_line(make_record(decode(plain(status))))
     assert line.startswith(f"status  cam1  running  source 20.0 frames/s  published 5.1 frames/s  {words}  published 0")
+
+
+def posed_line(**changes: Any) -> str:
+    """What is printed between the tensors and the flags."""
+    record = make_record(decode(posed_message("a1", "cam1", 3, **changes)))
+    return text_line(record).partition(" MB")[2].removesuffix("  reset  warmup")
+
+
+def test_a_line_says_where_the_camera_is_and_where_it_looks() -> None:
+    """A camera turned 90 degrees to the right, then one that looks upwards: y is down."""
+    right = np.array([[0.0, 0, 1, 0.5], [0, 1, 0, -0.25], [-1, 0, 0, 12.34567]])
+    up = np.array([[1.0, 0, 0, 0], [0, 0.5, -(0.75**0.5), 0], [0, 0.75**0.5, 0.5, 0]])
+    wall = depth_of_wall(np.eye(3, 4))
+    assert posed_line() == "  at 0 0 3 (unit: stream)  yaw 0.0 pitch 0.0 deg  depth 5 (confidence 3)"
+    assert posed_line(pose=right, depth=wall, without=("depth_confidence",)) == (
+        "  at 0.5 -0.25 12.35 (unit: stream)  yaw 90.0 pitch 0.0 deg  depth 8"
+    )
+    assert posed_line(pose=up, without=("depth", "depth_confidence")) == (
+        "  at 0 0 0 (unit: stream)  yaw 0.0 pitch 60.0 deg"
+    )
+
+
+def test_a_line_says_what_is_unknown() -> None:
+    nothing = np.full(depth_of_wall(np.eye(3, 4)).shape, np.nan)
+    doubtful = GeometryHeader(unit="metre", alignment=AlignmentHeader(reason="depths differ"))
+    assert posed_line(pose=np.full((3, 4), np.nan), depth=nothing) == "  no pose  no depth"
+    assert posed_line(without=("pose/world_from_camera",), geometry=doubtful) == (
+        "  depth 5 (confidence 3)  [bad alignment: depths differ]"
+    )
+
+
+def test_poses_and_depths_are_saved(tmp_path: Path) -> None:
+    message = [bytes(part) for part in posed_message("a1", "cam1", 3)]
+    with published(message) as endpoint:
+        assert print_messages(endpoint=endpoint, count=1, timeout_s=5, save=tmp_path, output=io.StringIO()) == 0
+    with np.load(tmp_path / "cam1-a1-0000-00000003.npz") as saved:
+        np.testing.assert_array_equal(saved["pose/world_from_camera"], [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 3]])
+        assert (saved["depth"] == 5).all()
+        assert json.loads(str(saved["header.json"]))["geometry"]["unit"] == "stream"
 
 
 def test_the_command_needs_the_base_install_only() -> None:

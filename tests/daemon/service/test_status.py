@@ -13,7 +13,7 @@ from retinad.pipeline.config import CameraConfig, CaptureMode
 from retinad.pipeline.engine.statistics import EngineStatistics, ModelDescription
 from retinad.pipeline.errors import SourceFault
 from retinad.pipeline.frame_queue import FrameCounters
-from retinad.pipeline.frames import TokenGroup, TokenOutput
+from retinad.pipeline.frames import Output, OutputKind, TokenGroup, TokenOutput
 from retinad.pipeline.publish import publisher
 from retinad.pipeline.sources.reader import SourceInfo
 
@@ -38,6 +38,10 @@ OUTPUTS = tuple(
     TokenOutput.of(layer, group, (1, 8), "bfloat16")
     for layer in (1, 3)
     for group in (TokenGroup.CAMERA, TokenGroup.POOLED)
+)
+GEOMETRY = (
+    Output("depth", (14, 14), "float16", OutputKind.DEPTH),
+    Output("pose/intrinsics", (3, 3), "float32", OutputKind.POSE),
 )
 
 
@@ -136,24 +140,29 @@ def test_an_end_follows_a_last_status_and_accounts_for_all_frames() -> None:
 def test_a_hello_describes_the_service() -> None:
     model = ModelDescription("tiny", "random:0", ("attention", "kda"), "cpu", "float32", "dense", None, "plain", 5)
     config = CameraConfig("cam1", "synthetic:", mode=CaptureMode.LOSSLESS)
+    posed = CameraConfig("cam2", "synthetic:", outputs=(OutputKind.POSE,))
     state = ServiceState(
         versions={"retinad": "1.2", "torch": "2"},
-        outputs=OUTPUTS,
+        outputs=(*OUTPUTS, *GEOMETRY),
         endpoints=("tcp://127.0.0.1:5555",),
         model=model,
         process=ProcessState(uptime_s=1.5, reloads=3),
         engine=EngineStatistics(),
-        cameras=(CameraReport(config, STATUS, COUNTERS, 4),),
+        cameras=(CameraReport(config, STATUS, COUNTERS, 4), CameraReport(posed, STATUS, COUNTERS, 4)),
         totals=COUNTERS,
     )
     hello = HelloHeader(
         version="1.2",
         versions={"retinad": "1.2", "torch": "2"},
         models=(ModelHeader(name="tiny", weights="random:0", mixers=("attention", "kda")),),
-        cameras=(CameraHeader(name="cam1", mode="lossless", state="backoff"),),
+        cameras=(
+            CameraHeader(name="cam1", mode="lossless", state="backoff", outputs=("features", "depth", "pose")),
+            CameraHeader(name="cam2", mode="live", state="backoff", outputs=("pose",)),
+        ),
         layers=(1, 3),
         tokens=("camera", "pooled"),
         dtype="bf16",
+        outputs=("layer1/camera", "layer1/pooled", "layer3/camera", "layer3/pooled", "depth", "pose/intrinsics"),
         service=ServiceHeader(uptime_s=1.5, reloads=3),
     )
     assert hello_header(state) == hello

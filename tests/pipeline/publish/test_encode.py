@@ -7,13 +7,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from retinad.client.wire import ContextHeader, FeaturesHeader, LatencyHeader, ModelHeader, TensorHeader
+from retinad.client.wire import (
+    AlignmentHeader,
+    ContextHeader,
+    FeaturesHeader,
+    GeometryHeader,
+    LatencyHeader,
+    ModelHeader,
+    TensorHeader,
+)
 from retinad.pipeline.frames import (
+    Alignment,
     Context,
     CropPlace,
     Features,
     Flag,
     FrameStamp,
+    Geometry,
     Output,
     OutputKind,
     OutputTensor,
@@ -38,6 +48,20 @@ FEATURES = Features(
     ),
     latency_us={"queue": 10, "preprocess": 20, "model": 30},
     context=Context(frames=72, history_frames=8, forgotten_frames=3),
+    keyframe_flow_px=12.5,
+    geometry=Geometry(
+        alignment=Alignment(
+            scale=2.0,
+            rotation=(0.5, -0.5, 0.5, 0.5),
+            translation=(1.0, 2.0, 3.0),
+            residual=0.25,
+            rotation_residual_degrees=4.0,
+            reason="depths differ",
+        ),
+        unit="metre",
+        map_stride=5,
+        world_epoch=4,
+    ),
 )
 
 
@@ -71,6 +95,20 @@ def test_a_header_describes_its_features() -> None:
         to_source=((1.5, 0.0, 0.25), (0.0, 1.25, -0.5)),
         model=MODEL,
         latency_us=LatencyHeader(queue=10, preprocess=20, model=30, publish=header.latency_us.publish),
+        geometry=GeometryHeader(
+            unit="metre",
+            world_epoch=4,
+            map_stride=5,
+            alignment=AlignmentHeader(
+                scale=2.0,
+                rotation=(0.5, -0.5, 0.5, 0.5),
+                translation=(1.0, 2.0, 3.0),
+                residual=0.25,
+                rotation_residual_degrees=4.0,
+                reason="depths differ",
+            ),
+            keyframe_flow_px=12.5,
+        ),
         tensors=(
             TensorHeader(name="layer3/pooled", dtype="<f2", shape=(2, 3, 4), nbytes=48, layer=3, group="pooled"),
             TensorHeader(name="layer5/camera", dtype="bf16", shape=(1, 8), nbytes=16, layer=5, group="camera"),
@@ -85,6 +123,20 @@ def test_the_source_size_of_a_cropped_frame_is_that_of_the_whole_one() -> None:
         cropped, instance="a1", model=MODEL, seq=2, dropped_total=0, failed_total=0, model_done_ns=time.monotonic_ns()
     )
     assert header.source_size == (1920, 1080)
+    assert header.crop == (8, 16, 640, 480)
+
+
+def test_no_field_of_the_geometry_is_left_at_its_default() -> None:
+    """Or a field that is never filled in would pass the comparison above."""
+    header = features_header(
+        FEATURES, instance="a1", model=MODEL, seq=2, dropped_total=0, failed_total=0, model_done_ns=time.monotonic_ns()
+    )
+    given = msgspec.to_builtins(header.geometry)
+    usual = msgspec.to_builtins(GeometryHeader())
+    assert given.keys() == usual.keys()
+    assert given["alignment"].keys() == usual["alignment"].keys()
+    assert [key for key in usual if given[key] == usual[key]] == []
+    assert [key for key in usual["alignment"] if given["alignment"][key] == usual["alignment"][key]] == []
 
 
 def test_a_tensors_bytes_are_its_own_memory() -> None:
