@@ -4,6 +4,7 @@ Every frame passes through its camera's queue, so each camera's counters are kep
 captured = published + dropped + failed + in flight.
 """
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,24 @@ import anyio
 from .config import CaptureMode
 from .frames import Frame
 from .throughput import Throughput
+
+PAUSE_S = 2.0
+"""If the event loop has not run for this many seconds, the process or the machine stood still."""
+FRESH_S = 1.0
+"""After that, frames of live cameras that are older than this are dropped: they show what was before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A time in which the event loop did not run.
+
+    Attributes:
+        duration_s: its length in seconds.
+        dropped: number of waiting frames that were dropped as too old.
+    """
+
+    duration_s: float
+    dropped: int
 
 
 @dataclass(slots=True)
@@ -66,6 +85,7 @@ class FrameQueue:
         self._changed = anyio.Event()
         self._published = Throughput()
         self._dropped = Throughput()
+        self._oldest_ns = 0
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -97,9 +117,13 @@ class FrameQueue:
     async def put(self, frame: Frame) -> None:
         """Add a frame. A full live queue drops its oldest frame; a full lossless queue blocks the caller.
 
-        If the caller is cancelled while it waits, its frame counts as dropped.
+        If the caller is cancelled while it waits, its frame counts as dropped. So does a frame that `drop_before` would
+        have dropped.
         """
         self.counters.captured += 1
+        if frame.stamp.capture_monotonic_ns < self._oldest_ns:
+            self._settle(dropped=1)
+            return
         if self._mode is CaptureMode.LOSSLESS:
             await self._wait_for_space()
         elif len(self._frames) == self._capacity:
@@ -123,6 +147,26 @@ class FrameQueue:
         frame = self._frames.popleft()
         self._notify()
         return frame
+
+    def drop_before(self, instant_ns: int) -> int:
+        """Drop and count the frames that were captured before an instant, also those that are still to come.
+
+        A lossless queue drops nothing.
+
+        Args:
+            instant_ns: `CLOCK_MONOTONIC` time in nanoseconds.
+
+        Returns:
+            number of waiting frames that were dropped.
+        """
+        if self._mode is CaptureMode.LOSSLESS:
+            return 0
+        self._oldest_ns = instant_ns
+        kept = [frame for frame in self._frames if frame.stamp.capture_monotonic_ns >= instant_ns]
+        dropped = len(self._frames) - len(kept)
+        self._frames = deque(kept)
+        self._settle(dropped=dropped)
+        return dropped
 
     def discard(self) -> None:
         """Drop and count all waiting frames."""
@@ -191,13 +235,27 @@ class FrameQueue:
         self._changed = anyio.Event()
 
 
-class FrameQueues:
-    """The queues of all cameras, served in turn, so that a fast camera does not delay the others."""
+def _boot_time_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    def __init__(self) -> None:
+
+class FrameQueues:
+    """The queues of all cameras, served in turn, so that a fast camera does not delay the others.
+
+    If the process or the machine stood still, frames of live cameras from before are dropped, once `beat` or a `take`
+    notices it.
+
+    Args:
+        clock: seconds since the machine started, including the time for which it was suspended.
+    """
+
+    def __init__(self, clock: Callable[[], float] = _boot_time_s) -> None:
         self._queues: dict[str, FrameQueue] = {}
         self._turn: deque[str] = deque()
         self._filled = anyio.Event()
+        self._clock = clock
+        self._beat_s: float | None = None
+        self._pause: Pause | None = None
 
     def __getitem__(self, camera: str) -> FrameQueue:
         return self._queues[camera]
@@ -241,6 +299,16 @@ class FrameQueues:
             queue.discard()
             self._turn.remove(camera)
 
+    def beat(self) -> None:
+        """Note that the event loop runs. To be called far more often than every `PAUSE_S` seconds."""
+        self._notice_pause()
+        self._beat_s = self._clock()
+
+    def take_pause(self) -> Pause | None:
+        """The last pause since the previous call, or None."""
+        pause, self._pause = self._pause, None
+        return pause
+
     async def take(self, most: int) -> list[Frame]:
         """Wait for frames, then take at most `most`.
 
@@ -256,6 +324,7 @@ class FrameQueues:
 
     def take_nowait(self, most: int) -> list[Frame]:
         """Take frames like `take`, but return an empty list if none wait."""
+        self._notice_pause()
         cameras = self._next(most)
         self._turn = deque(sorted(self._turn, key=set(cameras).__contains__))
         return [frame for camera in cameras if (frame := self._queues[camera].take_nowait()) is not None]
@@ -264,6 +333,16 @@ class FrameQueues:
         """Return the frames that `take_nowait` would take now, in no particular order, without taking them."""
         counts = Counter(self._next(most))
         return [frame for camera, count in counts.items() for frame in self._queues[camera].peek(count)]
+
+    def _notice_pause(self) -> None:
+        # Without waiting for the next beat: a `take` may be the first thing that runs after a pause.
+        now_s = self._clock()
+        if self._beat_s is None or now_s - self._beat_s < PAUSE_S:
+            return
+        instant_ns = time.monotonic_ns() - round(FRESH_S * 1e9)
+        dropped = sum(queue.drop_before(instant_ns) for queue in self._queues.values())
+        self._pause = Pause(now_s - self._beat_s, dropped)
+        self._beat_s = now_s
 
     def _next(self, most: int) -> list[str]:
         # The cameras to take from, one entry per frame: one round over all cameras, then rounds over those that allow

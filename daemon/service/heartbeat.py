@@ -11,6 +11,7 @@ import structlog
 from retinad.pipeline.capture.camera import CameraState
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.errors import DeviceError
+from retinad.pipeline.frame_queue import FrameQueues
 from retinad.pipeline.publish.publisher import Publisher
 from retinad.pipeline.worker import Worker
 
@@ -32,8 +33,12 @@ _SLOW_LOG_S = 10.0
 _log = structlog.get_logger("retinad")
 
 
-async def beat(publisher: Publisher, worker: Worker[Engine], notifier: Notifier, lag: LoopLag) -> None:
+async def beat(
+    publisher: Publisher, queues: FrameQueues, worker: Worker[Engine], notifier: Notifier, lag: LoopLag
+) -> None:
     """Accept subscribers, measure the event loop's lag, and feed the watchdog, forever.
+
+    If the process or the machine stood still, say so: old frames of live cameras were dropped.
 
     The watchdog is fed only while this loop runs and the worker is idle or finishes its steps: a step that takes as
     long as the watchdog's interval stops the feeding. Cameras do not affect it.
@@ -42,6 +47,9 @@ async def beat(publisher: Publisher, worker: Worker[Engine], notifier: Notifier,
     fed_at = float("-inf")
     while True:
         lag.beat()
+        queues.beat()
+        if (pause := queues.take_pause()) is not None:
+            _log.warning("stood still", seconds=round(pause.duration_s, 1), old_frames_dropped=pause.dropped)
         publisher.poll()
         if interval_s is not None and time.monotonic() - fed_at >= interval_s / 2 and worker.busy_s < interval_s:
             notifier.watchdog()

@@ -159,7 +159,7 @@ class _Service:
             async with tasks:
                 tasks.start_soon(pump, queues, worker, delivery, self._config.model.max_batch, name="pump")
                 tasks.start_soon(end_when_hung, worker, self._config.model.step_timeout_s, name="end when hung")
-                tasks.start_soon(beat, publisher, worker, self._notifier, self._monitor.lag, name="beat")
+                tasks.start_soon(beat, publisher, queues, worker, self._notifier, self._monitor.lag, name="beat")
                 times = self._dependencies.startup.ready(load_times)
                 log_start(model, publisher.endpoints, self._config, self._dependencies.versions, times)
                 self._notifier.ready()

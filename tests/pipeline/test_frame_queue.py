@@ -1,6 +1,7 @@
 """The queues: bounded, fair, and with counters that always add up."""
 
 import random
+import time
 
 import anyio
 import anyio.lowlevel
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from retinad.pipeline.config import CaptureMode
-from retinad.pipeline.frame_queue import FrameQueue, FrameQueues
+from retinad.pipeline.frame_queue import FrameQueue, FrameQueues, Pause
 from retinad.pipeline.frames import Frame, FrameStamp
 
 pytestmark = pytest.mark.anyio
@@ -192,3 +193,65 @@ async def test_peek_returns_the_frames_that_are_taken_next_without_taking_them(s
             assert [one.stamp.source_seq for one in taken if one.stamp.camera == "a"] == sorted(
                 one.stamp.source_seq for one in seen if one.stamp.camera == "a"
             )
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def aged(number: int, age_s: float) -> Frame:
+    now_ns = time.monotonic_ns()
+    stamp = FrameStamp("a", 0, number, 0, now_ns - round(age_s * 1e9), None, (1, 1))
+    return Frame(stamp, np.zeros((1, 1, 3), np.uint8))
+
+
+@pytest.mark.parametrize("noticed_by", ["a take", "the next beat"])
+async def test_after_a_pause_old_frames_of_a_live_camera_are_dropped_also_those_that_arrive_later(
+    noticed_by: str,
+) -> None:
+    """The process was stopped, or the machine suspended: what the camera saw before is no news."""
+    clock = Clock()
+    queues = FrameQueues(clock)
+    queue = queues.open("a", CaptureMode.LIVE, 4)
+    queues.beat()
+    await queue.put(aged(0, 12))
+    await queue.put(aged(1, 0.1))
+    clock.now_s += 12
+    if noticed_by == "the next beat":
+        queues.beat()
+    assert [one.stamp.source_seq for one in queues.take_nowait(8)] == [1]
+    await queue.put(aged(2, 11))
+    await queue.put(aged(3, 0))
+    assert [one.stamp.source_seq for one in queues.take_nowait(8)] == [3]
+    assert (queue.counters.captured, queue.counters.dropped) == (4, 2)
+    assert adds_up(queue, in_model=2)
+    assert queues.take_pause() == Pause(12, 1)
+    assert queues.take_pause() is None
+
+
+async def test_a_lossless_camera_loses_nothing_in_a_pause() -> None:
+    clock = Clock()
+    queues = FrameQueues(clock)
+    queue = queues.open("a", CaptureMode.LOSSLESS, 4)
+    queues.beat()
+    await queue.put(aged(0, 12))
+    clock.now_s += 12
+    assert [one.stamp.source_seq for one in queues.take_nowait(8)] == [0]
+    assert queue.counters.dropped == 0
+
+
+async def test_old_frames_are_taken_if_the_loop_has_run_all_the_time() -> None:
+    """A slow model lets frames wait for long; they are the newest that there are."""
+    clock = Clock()
+    queues = FrameQueues(clock)
+    queue = queues.open("a", CaptureMode.LIVE, 4)
+    await queue.put(aged(0, 12))
+    for _ in range(120):
+        queues.beat()
+        clock.now_s += 0.1
+    assert [one.stamp.source_seq for one in queues.take_nowait(8)] == [0]
+    assert queues.take_pause() is None

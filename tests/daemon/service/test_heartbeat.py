@@ -28,7 +28,7 @@ from retinad.pipeline import worker as worker_module
 from retinad.pipeline.capture.camera import CameraState, CameraStatus
 from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.frame_queue import FrameCounters
+from retinad.pipeline.frame_queue import FrameCounters, FrameQueues
 from retinad.pipeline.publish import publisher as publisher_module
 from retinad.pipeline.publish.publisher import PublisherStatistics
 
@@ -74,6 +74,7 @@ async def beat_for(seconds: float, worker: Worker, notifier: Notifier) -> Publis
     with anyio.move_on_after(seconds):
         await beat(
             cast("publisher_module.Publisher", publisher),
+            FrameQueues(),
             cast("worker_module.Worker[Engine]", worker),
             cast("systemd.Notifier", notifier),
             LoopLag(0.01),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from retinad.client import EndRecord, FeaturesRecord, HelloRecord, Kind, Record
+from retinad.pipeline.frame_queue import FRESH_S, PAUSE_S
 
 from ...deadlines import scaled
 from ..records import features_of, is_end, record_of
@@ -310,3 +311,32 @@ def test_the_started_line_describes_the_service(steady: Steady) -> None:
     assert min(phases) >= 0
     assert total_s - 1 < sum(phases) <= total_s + 0.01, "the phases add up to almost the whole time"
     assert started["kernels_compiled"] == 0, "dense attention on a CPU needs none"
+
+
+@pytest.mark.parametrize("all_processes", [True, False], ids=["all its processes", "the service alone"])
+def test_after_a_stop_of_the_process_no_old_frames_are_published(tmp_path: Path, all_processes: bool) -> None:
+    """As when a laptop sleeps: the picture from before says nothing. One frame may have been in the model."""
+    config = write_config(tmp_path, camera("a", "synthetic:?fps=20&width=160&height=120", fps=20, queue_frames=8))
+    with running(config) as service, subscriber(tmp_path, Kind.FEATURES) as source:
+        service.notified("READY=1")
+        for _ in range(5):
+            source.receive()
+        pids = [service.process.pid, *(processes_of(service.process.pid) if all_processes else ())]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        while True:  # what was sent before
+            try:
+                source.receive(0.3)
+            except TimeoutError:
+                break
+        time.sleep(PAUSE_S + 1.5)
+        resumed_ns = time.time_ns()
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        records = [source.receive() for _ in range(10)]
+        said = [event for event in service.events() if event["event"] == "stood still"]
+        assert service.stop()[0] == 0
+    ages_s = [(resumed_ns - record.capture_unix_ns) / 1e9 for record in records if isinstance(record, FeaturesRecord)]
+    assert sum(age_s > FRESH_S for age_s in ages_s) <= 1
+    assert len(said) == 1
+    assert said[0]["seconds"] >= PAUSE_S
