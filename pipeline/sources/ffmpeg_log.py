@@ -65,6 +65,7 @@ class FFmpegLog:
         refused: number of frames that FFmpeg decoded but did not convert to BGR, as of the last `catch_up`.
         torn: number of messages about Motion JPEG pictures that were decoded only in part, as of the last `catch_up`.
             One picture may cause several.
+        complaints: number of warnings and errors, as of the last `catch_up`.
         interlaced: whether one of the refused frames was refused because it is interlaced.
         container: FFmpeg's name of the detected container format, or an empty string.
         cut_off: whether an HTTP server closed the connection before it had sent everything that it announced.
@@ -80,6 +81,7 @@ class FFmpegLog:
         self.decoder_setups = 0
         self.refused = 0
         self.torn = 0
+        self.complaints = 0
         self.interlaced = False
         self.container = ""
         self.cut_off = False
@@ -167,6 +169,7 @@ class FFmpegLog:
             self._note(text)
             self._forwarding = int(level) <= _WARNING and _NOISE.match(text) is None
             if self._forwarding:
+                self.complaints += 1
                 self._forward(b"[OPENCV:FFMPEG:" + message)
 
     def _note(self, message: bytes) -> None:

@@ -108,6 +108,7 @@ class DecoderLog(Protocol):
     decoder_setups: int
     refused: int
     torn: int
+    complaints: int
     interlaced: bool
     cut_off: bool
 
@@ -177,7 +178,7 @@ class VideoReader:
         """See `Reader`."""
         if self._refused_in_a_row >= _MOST_REFUSED and not (self.info.finite and self._converted):
             raise self._refusal_error()
-        started_s = time.monotonic()
+        started_s, complaints = time.monotonic(), self._log.complaints
         for lost in range(_ATTEMPTS):
             if self._capture.grab():
                 self._check_format()
@@ -185,12 +186,21 @@ class VideoReader:
                 return Grabbed(self._pts_ns(), lost)
             waited_s = time.monotonic() - started_s
             if not self.info.finite and waited_s >= 0.9 * self._timeout_s:
-                raise SourceError(SourceFault.STALLED, f"{self._name} sent nothing for {waited_s:.0f} s")
+                raise SourceError(SourceFault.STALLED, self._silence(waited_s, complaints))
         self._log.catch_up()
         if self.info.finite and not self._log.cut_off:
             self._check_not_empty()
             return None
         raise SourceError(SourceFault.CLOSED, f"{self._name} closed the stream")
+
+    def _silence(self, waited_s: float, complaints: int) -> str:
+        # The decoder complains only about data that came.
+        self._log.catch_up()
+        if self._log.complaints == complaints:
+            return f"{self._name} sent nothing for {waited_s:.0f} s"
+        return (
+            f"{self._name} sent data for {waited_s:.0f} s, but no picture could be decoded (the log has FFmpeg's words)"
+        )
 
     def _check_not_empty(self) -> None:
         if self._refused and not self._converted:

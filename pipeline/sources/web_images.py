@@ -106,7 +106,7 @@ class MultipartReader:
         try:
             arrived_ns, self._data = next(self._parts)
         except TimeoutError as exc:
-            text = f"{self._name} sent nothing for {self._stall_timeout_s:g} s"
+            text = f"{self._name} sent no whole picture for {self._stall_timeout_s:g} s"
             raise SourceError(SourceFault.STALLED, text) from exc
         except (OSError, http.client.HTTPException) as exc:
             raise SourceError(SourceFault.CLOSED, f"{self._name} closed the stream") from exc
@@ -256,7 +256,7 @@ class SnapshotReader:
             raise SourceError(SourceFault.REFUSED, f"{self._name} answered with an error [{status}]")
 
     def _silent(self) -> SourceError:
-        return SourceError(SourceFault.STALLED, f"{self._name} sent nothing for {self._timeout_s:g} s")
+        return SourceError(SourceFault.STALLED, f"{self._name} sent no whole picture for {self._timeout_s:g} s")
 
 
 def _decoded(data: bytes, name: str) -> Pixels:

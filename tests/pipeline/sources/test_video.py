@@ -1,5 +1,6 @@
 """Videos and streams: timestamps, errors, and the settings that they are opened with."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ class FakeLog:
     decoder_setups = 1
     refused = 0
     torn = 0
+    complaints = 0
     interlaced = False
     cut_off = False
 
@@ -55,6 +57,26 @@ def test_a_position_that_does_not_change_is_none() -> None:
     assert times_ns(0.0, 0.0, 0.0) == [0, None, None]
     assert times_ns(0.0, 100.0, 600.0, 0.0, 40.0) == [0, 100_000_000, 600_000_000, 0, 40_000_000]
     assert times_ns(None, None) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("complaints", "said"),
+    [(0, r"sent nothing for \d+ s"), (3, r"sent data for \d+ s, but no picture could be decoded")],
+)
+def test_a_stream_that_is_silent_is_told_from_one_that_cannot_be_decoded(complaints: int, said: str) -> None:
+    """FFmpeg complains about data that it cannot decode; about silence it says nothing."""
+    log = FakeLog()
+
+    class Silent(FakeCapture):
+        def grab(self) -> bool:
+            log.complaints += complaints
+            time.sleep(0.02)
+            return False
+
+    reader = VideoReader(Silent(), log, "rtsp://h/x", ends=False, timeout_s=0.01)
+    with pytest.raises(SourceError, match=said) as caught:
+        reader.grab()
+    assert caught.value.fault is SourceFault.STALLED
 
 
 def test_a_file_that_vanishes_before_it_is_opened_is_missing() -> None:
