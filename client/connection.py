@@ -121,16 +121,23 @@ class Connection:
             self._reconnect(now_s)
         return min(left_s, RETRY_S)
 
+    def refusal(self) -> str | None:
+        """Why the service refuses the connection, and what to do; None if it does not."""
+        if not self._refused:
+            return None
+        advice = (
+            "Check the CURVE keys: this client's public key must be in the service's list, and the server's public key "
+            "on this side must be the service's own key"
+        )
+        if self._mismatch:
+            advice = self._mismatch_advice()
+        return f"the service refuses the connection. {advice}"
+
     def silence(self, timeout_s: float) -> str:
         """The likely reason for receiving nothing, and what to check."""
         start = f"no message from {self._subscription.endpoint} in {timeout_s:g} s: "
-        if self._refused and self._mismatch:
-            return start + f"the service refuses the connection. {self._mismatch_advice()}"
-        if self._refused:
-            return start + (
-                "the service refuses the connection. Check the CURVE keys: this client's public key must be in the "
-                "service's list, and the server's public key on this side must be the service's own key"
-            )
+        if (refusal := self.refusal()) is not None:
+            return start + refusal
         if not self._connected:
             return start + "not connected. Check that the service runs and publishes at this endpoint"
         return start + f"connected, but received nothing. {self._advice()}"
@@ -246,6 +253,7 @@ def _prefixes(subscription: Subscription) -> Iterator[bytes]:
 
 def _set_options(socket: _Socket, receive_hwm: int, *, ipv6: bool) -> None:
     socket.setsockopt(zmq.RCVHWM, receive_hwm)
+    socket.setsockopt(zmq.SNDHWM, 0)  # a SUB socket sends subscriptions: with the default, those beyond 1000 are lost
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART_BYTES)
     # A restart of the service loses 34 ms of messages (measured); with libzmq's default interval, 173 ms.

@@ -48,6 +48,11 @@ class _BaseSubscriber:
         self._timeout_s = timeout_s
         self._connection = Connection(Subscription(endpoint, tuple(cameras), tuple(kinds), latest_only, curve))
 
+    @property
+    def refusal(self) -> str | None:
+        """Why the service refuses the connection, as with CURVE keys that do not match, and what to do; else None."""
+        return self._connection.refusal()
+
     def close(self) -> None:
         """Close the connection. Idempotent. Records already received stay valid."""
         self._connection.close()

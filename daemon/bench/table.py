@@ -116,8 +116,9 @@ def describe(report: BenchReport) -> Iterator[str]:
     if engine.epochs_begun:
         yield f"engine: {engine.epochs_begun} epochs began in this time, so some streams were not full for a while"
     yield (
-        f"path: {path.fps:g} frames/s per camera, {path.records} records measured; in total {path.captured} captured, "
-        f"{path.published} published, {path.dropped} dropped, {path.failed} failed, {path.lost} lost on the way"
+        f"path: each camera sends {path.fps:g} frames/s; {path.records} records were measured; of {path.captured} "
+        f"frames, {path.published} were published, {path.dropped} dropped, {path.failed} failed, {path.lost} lost in "
+        "transit"
     )
 
 
@@ -145,7 +146,7 @@ def _shown(value: object) -> str:
 
 def _rates(before: BenchReport, now: BenchReport) -> Iterator[str]:
     if before.path.fps != now.path.fps:
-        yield f"frames/s per camera of the path: {before.path.fps:g} -> {now.path.fps:g} (set by --fps)"
+        yield f"frames/s that each camera sends: {before.path.fps:g} -> {now.path.fps:g} (set by --fps)"
 
 
 def _percentiles(part: str, name: str, value: Percentiles) -> Iterator[Figure]:

@@ -52,13 +52,12 @@ def _lines(model: ModelConfig, estimate: MemoryEstimate, device_bytes: int, devi
         )
     yield f"largest forward pass: about {gib(estimate.forward_bytes)} for {_counted(estimate.forward_frames)}"
     yield f"total: {gib(estimate.total_bytes)}, which {_verdict(estimate, device_bytes, device)}"
+    if (model.device, model.dtype) == ("cpu", "float32"):
+        yield "on a GPU, the default is bfloat16, which takes half as much: `--card SIZE` computes for one"
 
 
 def _computed_for(model: ModelConfig, device: str) -> str:
-    line = f"for {device} in {model.dtype} ({'model.device' if device == model.device else '--card'}, model.dtype)"
-    if (model.device, model.dtype) != ("cpu", "float32"):
-        return line
-    return f"{line}; the default on a GPU is bfloat16: --card SIZE computes for one"
+    return f"for {device} in {model.dtype} ({'model.device' if device == model.device else '--card'}, model.dtype)"
 
 
 def _camera_lines(camera: CameraEstimate) -> Iterator[str]:

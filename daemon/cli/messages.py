@@ -1,5 +1,6 @@
 """Prints a service's messages, one line each, and saves their tensors. Needs the base install only."""
 
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from .pose_words import pose_words
 
 HINT_INTERVAL_S = 10.0
 """Interval in seconds at which silence is reported if no timeout is set."""
+REFUSAL_S = 2.0
+"""Time in seconds after which a refused connection is reported."""
 SAVE_LIMIT_GB = 10.0
 """Default limit, in GB, on the total size of saved records: without it, a forgotten command would fill the disk."""
 UNREADABLE_AT_MOST = 10
@@ -147,11 +150,14 @@ def _print_records(
 def _receive(subscriber: Subscriber, timeout_s: float | None) -> Record:
     if timeout_s is not None:
         return subscriber.receive(timeout_s)
-    while True:
+    waits_s = itertools.chain([REFUSAL_S, HINT_INTERVAL_S - REFUSAL_S], itertools.repeat(HINT_INTERVAL_S))
+    for number, wait_s in enumerate(waits_s):
         try:
-            return subscriber.receive(HINT_INTERVAL_S)
+            return subscriber.receive(wait_s)
         except TimeoutError as exc:
-            _complain(f"{exc}; still waiting", ExitCode.OK)
+            if number or subscriber.refusal:  # a refusal needs no patience
+                _complain(f"{exc}; still waiting", ExitCode.OK)
+    raise AssertionError("the waits never end")
 
 
 def file_name(record: FeaturesRecord) -> str:

@@ -55,13 +55,15 @@ def _describe(outcome: SourceInfo | SourceError, most_fps: float | None) -> Iter
         yield f"{outcome.fault}: {outcome}"
         return
     words = [f"{outcome.width}x{outcome.height}"]
-    if outcome.fps:
+    if outcome.backend == "images":  # a folder has no rate of its own
+        words.append(f"{most_fps or outcome.fps:g} frames/s")
+    elif outcome.fps:
         cap = f" (limited to {most_fps:g} by the key fps)" if most_fps and most_fps < outcome.fps else ""
         words.append(f"{outcome.fps:g} frames/s{cap}")
     if outcome.codec:
         words.append(outcome.codec)
     if outcome.frame_count:
-        words.append(f"{outcome.frame_count} frames")
+        words.append(f"{outcome.frame_count} frame{'s' * (outcome.frame_count > 1)}")
     words.append(f"by {outcome.backend}")
     yield ", ".join(words)
     yield from (f"    note: {note}" for note in outcome.notes)

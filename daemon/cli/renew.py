@@ -36,10 +36,14 @@ def renew(
     files = [Path(name) for name in names if _NO_NAME.search(name)]
     path = chosen_config(files[0] if files else None, config) or DEFAULT_CONFIG
     service, names = running_service(path), [name for name in names if Path(name) not in files[:1]]
-    with reported_errors():
-        known = [camera.name for camera in load_config(service.current, service.environment).cameras] if names else []
-    if unknown := [name for name in names if name not in known]:
-        raise typer.BadParameter(f"no camera is named {', '.join(unknown)}: expected {', '.join(known)}")
+    if names:
+        with reported_errors():
+            current = load_config(service.current, service.environment)
+        known, disabled = ([camera.name for camera in group] for group in (current.cameras, current.disabled))
+        if unknown := [name for name in names if name not in (*known, *disabled)]:
+            raise typer.BadParameter(f"no camera is named {', '.join(unknown)}: expected {', '.join(known)}")
+        if idle := [name for name in names if name in disabled]:
+            raise typer.BadParameter(f"{', '.join(idle)} does not run: its config has enabled = false")
     try:
         service.renew(names)
     except TimeoutError:

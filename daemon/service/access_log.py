@@ -7,8 +7,10 @@ from retinad.pipeline.publish.publisher import Publisher
 from retinad.pipeline.publish.refusals import Refusal
 
 from ..logs.rate_limit import RateLimit
+from .camera_log import similar
 
 _INTERVAL_S = 10.0
+_KIND_INTERVAL_S = 300.0
 _LINES = 10
 """Maximum number of refusals logged per interval, for all peers together."""
 _KEYS_INTERVAL_S = 60.0
@@ -18,10 +20,10 @@ _log = structlog.get_logger("retinad")
 
 
 class AccessLog:
-    """Logs each kind of refusal at most once in 10 s, and at most ten refusals of all kinds in that time."""
+    """Logs each kind of refusal at most once in 5 minutes, and at most ten refusals of all kinds in 10 s."""
 
     def __init__(self) -> None:
-        self._each = RateLimit(_INTERVAL_S)
+        self._each = RateLimit(_KIND_INTERVAL_S)
         self._all = RateLimit(_INTERVAL_S, _LINES)
         self._keys = RateLimit(_KEYS_INTERVAL_S)
         self._keys_error: str | None = None
@@ -32,8 +34,7 @@ class AccessLog:
         if earlier is None or (others := self._all.admit("all")) is None:
             return
         fields = {"key": refusal.key} if refusal.key else {}
-        more = {"more_like_it": times - 1 + earlier} if times - 1 + earlier else {}
-        suppressed = {"others_not_logged": others} if others else {}
+        more, suppressed = similar(times - 1 + earlier), {"others_not_logged": others} if others else {}
         _log.warning(
             "subscriber refused", address=refusal.address, reason=refusal.reason, **fields, **more, **suppressed
         )

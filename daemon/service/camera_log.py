@@ -38,16 +38,16 @@ class CameraLog:
         self._log = _log.bind(camera=camera)
         self._before: CameraStatus | None = None
         self._problem: str | None = None
-        self._notes: tuple[str, ...] = ()
+        self._notes: set[str] = set()
         self._limit = RateLimit(_INTERVAL_S, _DAMAGED)
 
     def state(self, status: CameraStatus) -> None:
         """Log a change of state and, for a newly opened source, how it deviates from its configuration."""
         self._log.log(self._level(status), CAMERA_EVENTS[status.state], **log_fields(status))
         self._before = status
-        before, self._notes = self._notes, () if status.info is None else status.info.notes
-        if self._notes != before:
-            for note in self._notes:
+        for note in () if status.info is None else status.info.notes:
+            if note not in self._notes:  # a source that is opened again says the same
+                self._notes.add(note)
                 self._log.warning(note)
 
     def line(self, line: str) -> None:
@@ -55,13 +55,13 @@ class CameraLog:
         if not is_damage(line):
             self._log.debug(line)
         elif (more := self._limit.admit("damage")) is not None:
-            self._log.warning(line, more_like_it=more)
+            self._log.warning(line, **similar(more))
 
     def close(self) -> None:
         """Log how many damage messages were suppressed. To be called when the camera has ended or was stopped."""
         suppressed = sum(self._limit.take_suppressed().values())
         if suppressed:
-            self._log.warning("more damaged input", more_like_it=suppressed)
+            self._log.warning("more damaged input", lines=suppressed)
 
     def _level(self, status: CameraStatus) -> int:
         reason = _NUMBERS.sub("#", status.reason or "")  # FFmpeg's timeout messages contain the elapsed nanoseconds
@@ -103,8 +103,13 @@ class FailureLog:
                 stream_epoch=stamp.stream_epoch,
                 source_seq=stamp.source_seq,
                 reason=failure.reason,
-                more_like_it=suppressed,
+                **similar(suppressed),
             )
+
+
+def similar(count: int) -> dict[str, int]:
+    """The field of a log line that says how many similar ones were not logged before it; none if there were none."""
+    return {"similar_not_logged": count} if count else {}
 
 
 def log_fields(status: CameraStatus) -> dict[str, object]:

@@ -135,7 +135,7 @@ def _check_owner(path: Path, found: os.stat_result) -> None:
     if found.st_uid not in (0, os.getuid()):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "file")
         whose = f"the {kind} {path} belongs to another user, {owner_name(found.st_uid)}"
-        advice = f"chown {os.getuid()} {path} if you trust what is there, remove it, or use another"
+        advice = f"`chown {os.getuid()} {path}` if you trust what is there, or remove this {kind}, or name another one"
         raise NotOursError(f"{whose}, who could replace it or its content: {advice}")
 
 

@@ -114,7 +114,7 @@ def test_different_settings_are_named_in_a_comparison(report: BenchReport) -> No
         "tokens: [camera, pooled] -> [camera, patch",
         "fps: 2.0 -> none",
         "torch: 1.0 -> ",
-        "of the path: 1 -> ",
+        "frames/s that each camera sends: 1 -> ",
     ):
         assert line in text
 

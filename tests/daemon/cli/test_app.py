@@ -24,6 +24,7 @@ from retinad.pipeline.model.presets import PRESETS
 from retinad.pipeline.model.weight_paths import ZIP_START
 
 from ...deadlines import scaled
+from ..service_rig import write_frames
 
 SECRET = "s3cret"
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
@@ -425,6 +426,22 @@ def test_cameras_describes_each_source(config: Path, tmp_path: Path, capsys: pyt
     assert heads[0] == "a: 640x480, 30 frames/s (limited to 2 by the key fps), by synthetic"
     assert heads[1].startswith("b: missing: ")
     assert heads[2].startswith("c: refused: ")
+
+
+def test_cameras_says_how_fast_a_folder_is_read(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has no rate of its own."""
+    write_frames(tmp_path / "one", 1)
+    write_frames(tmp_path / "two", 2)
+    folders = [f'[[camera]]\nname = "{name}"\nsource = "{tmp_path}/{name}"\n' for name in ("one", "two")]
+    config.write_text(folders[0] + "fps = 3\n" + folders[1])
+    assert run_command(["cameras", str(config)]) == ExitCode.OK
+    heads = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert heads == [
+        "one: 160x120, 3 frames/s, 1 frame, by images",
+        "two: 160x120, 30 frames/s, 2 frames, by images",
+    ]
 
 
 # What cannot be read or written

@@ -94,7 +94,7 @@ def test_the_report_names_the_device_and_says_whether_the_sum_fits(tmp_path: Pat
     lines = report_of(tmp_path, 'source = "0"\n[[camera]]\nname = "b"\nsource = "1"\n').splitlines()
     assert re.fullmatch(r"total: 16\.\d\d GiB, which is MORE than the 16\.00 GiB of this machine", lines[-1])
     config = load_config(tmp_path / "config.toml", {"RETINAD_MODEL__DTYPE": "float32"})
-    assert "--card SIZE" in memory_report(config, None, 1).splitlines()[0]
+    assert "--card SIZE" in memory_report(config, None, 1).splitlines()[-1]
     on_gpu = replace(config, model=replace(config.model, device="cuda:0"))
     assert memory_report(on_gpu, None, 20 << 30).endswith(
         "does NOT fit the 20.00 GiB of cuda:0 (at most 18.00 GiB without the forward pass)"

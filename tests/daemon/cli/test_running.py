@@ -33,13 +33,15 @@ def test_a_running_service_is_asked_by_the_name_of_its_config(
     def retinad(*arguments: str) -> tuple[int, str]:
         return run_command(arguments), capsys.readouterr().out
 
-    config = write_config(tmp_path, camera("a", SOURCE) + camera("b", SOURCE))
+    config = write_config(tmp_path, camera("off", SOURCE, enabled=False) + camera("a", SOURCE) + camera("b", SOURCE))
     before, path = config.read_text(), str(config)
     with subscriber(tmp_path) as records_in, running(config) as service:
         receive_until(records_in, record_of("a", 5))
         receive_until(records_in, record_of("b", 5))
 
         assert retinad("renew", "c", "--config", path)[0] == ExitCode.USAGE
+        assert run_command(["renew", "off", "--config", path]) == ExitCode.USAGE
+        assert "off does not run: its config has enabled = false" in capsys.readouterr().err.replace("\n", " ")
         assert retinad("renew", path, "b")[0] == ExitCode.OK
         receive_until(records_in, epoch_of("b", 1))
         (line,) = (line for line in service.events() if line["event"] == "streams begin new epochs")

@@ -31,7 +31,7 @@ from retinad.client.wire import (
     encode,
     encode_features,
 )
-from retinad.daemon.cli.messages import file_name, print_messages, text_line
+from retinad.daemon.cli.messages import HINT_INTERVAL_S, file_name, print_messages, text_line
 from retinad.daemon.exit_codes import ExitCode
 
 from ...client.posed import depth_of_wall, posed_message
@@ -289,3 +289,22 @@ def test_the_command_needs_the_base_install_only() -> None:
     heavy = ("torch", "cv2", "anyio", "pydantic", "structlog")
     code = f"import sys, retinad.daemon.cli.messages; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"[]\n"
+
+
+def test_a_service_that_encrypts_is_named_before_the_hint_about_silence() -> None:
+    """Within 2 s; a service that is only silent is mentioned after 10 s."""
+    _, secret = zmq.curve_keypair()
+    with zmq.Context() as context, context.socket(zmq.XPUB) as service:
+        service.setsockopt(zmq.LINGER, 0)
+        service.curve_server, service.curve_secretkey = True, secret
+        service.bind("tcp://127.0.0.1:0")
+        command = [sys.executable, "-m", "retinad.daemon", "subscribe", service.getsockopt_string(zmq.LAST_ENDPOINT)]
+        begun_s = time.monotonic()
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+            assert program.stderr is not None
+            line = program.stderr.readline()
+            took_s = time.monotonic() - begun_s
+            program.kill()
+    assert "The service encrypts, and this client has no CURVE keys" in line
+    assert "--client-key and --server-key" in line
+    assert took_s < HINT_INTERVAL_S

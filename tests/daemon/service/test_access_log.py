@@ -17,7 +17,7 @@ def test_a_refusal_names_address_key_and_reason_and_is_repeated_rarely() -> None
     (line,) = lines
     assert (line["event"], line["log_level"]) == ("subscriber refused", "warning")
     assert (line["address"], line["key"], line["reason"]) == (ROBOT.address, ROBOT.key, ROBOT.reason)
-    assert line["more_like_it"] == 2
+    assert line["similar_not_logged"] == 2
 
 
 @pytest.mark.parametrize("key", [None, "Yne@$w-v"])

@@ -56,8 +56,8 @@ def test_three_damaged_images_are_logged_at_the_default_level_and_the_rest_are_c
         log.line("[mjpeg] something from a library")
         log.close()
         log.close()
-    assert [(line["event"], line["log_level"], line.get("more_like_it")) for line in lines] == [
-        *((f"left out: pics/{number}.png: it is not an image", "warning", 0) for number in range(3)),
+    assert [(line["event"], line["log_level"], line.get("lines")) for line in lines] == [
+        *((f"left out: pics/{number}.png: it is not an image", "warning", None) for number in range(3)),
         ("[mjpeg] something from a library", "debug", None),
         ("more damaged input", "warning", 2),
     ]
@@ -74,3 +74,14 @@ def test_a_drivers_deviation_is_a_warning_once_and_not_at_each_connection() -> N
             log.state(status)
     warned = [line["event"] for line in lines if line["log_level"] == "warning" and "asked" in line["event"]]
     assert warned == ["asked MJPG, got YUYV", "asked 30 frames/s, got 10", "asked 30, got 5"]
+
+
+def test_advice_about_a_source_is_given_once_however_often_it_is_opened() -> None:
+    """Between two connections nothing is known about the source."""
+    running = CameraStatus("a", CameraState.RUNNING, info=SourceInfo("ffmpeg", notes=("frames are woven",)))
+    with structlog.testing.capture_logs() as lines:
+        log = CameraLog("a")
+        for _ in range(3):
+            for status in (CameraStatus("a", CameraState.CONNECTING), running, PROBLEM):
+                log.state(status)
+    assert [line["event"] for line in lines].count("frames are woven") == 1

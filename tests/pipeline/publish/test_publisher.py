@@ -299,3 +299,10 @@ def test_polling_and_publishing_without_peers_is_cheap() -> None:
             publisher.poll()
             publish(publisher, "cam1", seq)
         assert time.monotonic() - began < scaled(2)
+
+
+def test_a_subscriber_to_thousands_of_cameras_subscribes_to_all_of_them() -> None:
+    """A SUB socket's own limit on what waits to be sent is 1000 by default, and it drops the rest silently."""
+    names = [f"cam{number}" for number in range(3000)]
+    with make_publisher() as publisher, Subscriber(publisher.endpoints[0], cameras=names):
+        poll_until(publisher, "subscriptions_total", 3001)
