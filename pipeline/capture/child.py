@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from ..config import CaptureMode
-from ..errors import SourceError
+from ..errors import SourceError, SourceFault
 from ..frames import CropPlace
 from ..sources.crop import cropped
 from ..sources.reader import Grabbed, Reader, RefusedError, UnreadableImage
@@ -128,6 +128,8 @@ class CaptureLoop:
         elif reader.info.width and reader.info.height:
             self._shape = (reader.info.height, reader.info.width, 3)
         self._frames = self._skipped = self._failed = self._left_out = 0
+        self._is_empty = True
+        self._unreadable: str | None = None
 
     @property
     def counts(self) -> Ended:
@@ -135,7 +137,11 @@ class CaptureLoop:
         return Ended(self._frames + self._left_out, self._skipped, self._failed)
 
     def run(self) -> None:
-        """Deliver every frame, then report the end of the source."""
+        """Deliver every frame, then report the end of the source.
+
+        Raises:
+            SourceError: the source failed, or none of its frames can be read (fault `UNREADABLE`).
+        """
         while (grabbed := self._reader.grab()) is not None:
             self._parent.pump()
             self._failed += grabbed.lost
@@ -148,6 +154,9 @@ class CaptureLoop:
                 self._parent.pause(wait_ns / SECOND_NS)
             self._deliver(grabbed)
             self._frames += 1
+        if self._is_empty and self._unreadable is not None:
+            reason = f"none of its frames can be read; of the last one: {self._unreadable}"
+            raise SourceError(SourceFault.UNREADABLE, reason)
         self._parent.send(self.counts)
 
     def _deliver(self, grabbed: Grabbed) -> None:
@@ -161,6 +170,7 @@ class CaptureLoop:
         except UnreadableImage as exc:
             self._slots.free(self._slots.generation, slot)
             self._failed += 1
+            self._unreadable = str(exc)
             sys.stderr.write(printable(f"left out: {exc}\n"))
             return
         except SourceError:  # the process, and its slots, are used again
@@ -180,6 +190,7 @@ class CaptureLoop:
             crop=place,
         )
         self._skipped = self._failed = 0
+        self._is_empty = False
         self._parent.send(ready)
 
     def _free_slot(self) -> int | None:

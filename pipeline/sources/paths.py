@@ -117,6 +117,9 @@ def match_files(pattern: str) -> list[str]:
     if not glob.has_magic(pattern):
         hint = ": printf patterns are not supported, use the folder or a glob" if _is_printf(pattern) else ""
         raise SourceError(SourceFault.MISSING, f"there is no file or folder {pattern}{hint}")
+    if any("**" in part and part != "**" for part in pattern.split(os.sep)):
+        reason = "`**` stands for folders and must be alone between slashes, as in frames/**/*.png; use * within a name"
+        raise SourceError(SourceFault.MISSING, f"{pattern}: {reason}")
     found = [path for path in _matches(pattern) if not os.path.isdir(path)]
     if not found:
         raise SourceError(SourceFault.MISSING, f"no file matches {pattern}")

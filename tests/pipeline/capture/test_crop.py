@@ -68,3 +68,18 @@ async def test_images_that_are_too_small_for_the_crop_are_left_out(tmp_path: Pat
     assert rig.queue.counters.failed == 1
     assert rig.statuses[-1].state is CameraState.ENDED
     assert any("reaches beyond a frame of 32x32" in line for line in rig.log)
+
+
+async def test_if_all_images_are_too_small_the_reason_says_so(tmp_path: Path) -> None:
+    """In the camera's status, not in the log alone; and `retinad cameras` says the same."""
+    for number in range(3):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), np.zeros((32, 32, 3), np.uint8))
+    config = lossless(tmp_path, crop=(20, 20, 40, 40), retry=False)
+    with anyio.fail_after(30):
+        rig = await play(config)
+    said = "none of its frames can be read; of the last one: crop = [20, 20, 40, 40] reaches beyond a frame of 32x32"
+    assert rig.statuses[-1].state is CameraState.FAILED
+    assert said in (rig.statuses[-1].reason or "")
+    assert rig.queue.counters.failed == 3
+    found = await probe(config, CaptureStarts())
+    assert said in str(found)

@@ -193,6 +193,9 @@ def test_two_stars_match_any_number_of_folders(tmp_path: Path) -> None:
         found = match_files(f"{tmp_path}/{pattern}")
         assert sorted(os.path.relpath(path, tmp_path) for path in found) == expected, pattern
     assert len(match_files(f"{tmp_path}/a/**/f.png")) == 3
+    for pattern in ("de**/*.png", "**e/*.png", "a/**.png"):
+        with pytest.raises(SourceError, match="must be alone between slashes"):
+            match_files(f"{tmp_path}/{pattern}")
     assert len(match_files(f"{tmp_path}/*/*.png")) == 1
     with pytest.raises(SourceError, match="no file matches"):
         match_files(f"{tmp_path}/**/*.tif")
