@@ -160,6 +160,13 @@ def receive_until(source: Subscriber, done: Callable[[Record], bool]) -> list[Re
 
 
 def processes_of(pid: int) -> Sequence[int]:
-    """The children of a process."""
+    """The children of a process, without the shell that waits for its last words."""
     children = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in children.read_text().split()] if children.exists() else []
+    found = [int(child) for child in children.read_text().split()] if children.exists() else []
+    return [child for child in found if _command_of(child) != b"/bin/sh"]
+
+
+def _command_of(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+    return b""

@@ -136,6 +136,39 @@ def test_a_crash_of_the_interpreter_leaves_a_stack(run: Run) -> None:
     assert "Fatal Python error: Segmentation fault" in result.stderr
 
 
+@pytest.mark.parametrize("ending", ["_exit(2)", "exit(2)", "abort()", "kill(os.getpid(), 9)"])
+def test_the_last_words_of_a_library_that_ends_the_process_are_in_the_log(run: Run, ending: str) -> None:
+    """As they are: nobody is left to make an event of them. Math libraries exit, libzmq aborts."""
+    script = (
+        f"import ctypes\nlibrary = ctypes.CDLL(None)\nlibrary.write(2, b'INTEL MKL ERROR\\n', 16)\nlibrary.{ending}"
+    )
+    result = run(script)
+    assert result.returncode in (2, -6, -9)
+    assert "INTEL MKL ERROR" in result.stderr
+
+
+def test_nothing_is_left_of_an_ordinary_end(run: Run) -> None:
+    """Neither words that are printed twice, nor a process."""
+    children = "open(f'/proc/self/task/{os.getpid()}/children').read().split()"
+    result = run(
+        f"os.write(2, b'once\\n')\nimport atexit\natexit.register(lambda: os.write(1, str({children}).encode()))"
+    )
+    assert result.stderr.count("once") == 1
+    assert result.stdout == "[]"
+
+
+def test_a_signal_to_all_processes_of_the_unit_leaves_the_last_words(run: Run) -> None:
+    script = """
+        import ctypes, signal, time
+        for child in open(f'/proc/self/task/{os.getpid()}/children').read().split():
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+                os.kill(int(child), number)
+        ctypes.CDLL(None).write(2, b'last\\n', 5)
+        ctypes.CDLL(None)._exit(2)
+    """
+    assert "last" in run(script).stderr
+
+
 @pytest.mark.parametrize("crash", ["faulthandler._sigsegv()", "os.abort()"])
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
 def test_a_crash_ends_the_process_even_if_nobody_reads_its_log(run: Run, crash: str, kind: str) -> None:
