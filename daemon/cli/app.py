@@ -16,6 +16,7 @@ import typer
 
 from ..exit_codes import ExitCode
 from .keygen import keygen
+from .mapping import cloud, trajectory
 from .schema import schema
 from .state import CommandState
 from .subscribe import subscribe
@@ -33,10 +34,26 @@ if sys.version_info >= (3, 11):
     from .renew import renew
     from .run import run
 
-    COMMANDS = (run, check, reload, renew, cameras, config, subscribe, keygen, extract, convert, bench, schema, version)
+    COMMANDS = (
+        run,
+        check,
+        reload,
+        renew,
+        cameras,
+        config,
+        subscribe,
+        trajectory,
+        cloud,
+        keygen,
+        extract,
+        convert,
+        bench,
+        schema,
+        version,
+    )
     """All commands, in the order of the help."""
 else:
-    COMMANDS = (subscribe, keygen, schema, version)
+    COMMANDS = (subscribe, trajectory, cloud, keygen, schema, version)
 
 SERVER_COMMANDS = frozenset({"run", "check", "reload", "renew", "cameras", "config", "extract", "convert", "bench"})
 """Commands that need Python 3.11. The commands for subscribers also run on 3.10."""

@@ -135,8 +135,9 @@ def test_on_an_older_python_the_servers_commands_say_so(command: str) -> None:
 
 
 def test_a_subscribers_commands_run_on_an_older_python() -> None:
-    assert {command.__name__ for command in COMMANDS} - SERVER_COMMANDS == {"subscribe", "keygen", "schema", "version"}
-    for command in ("subscribe", "keygen", "schema", "version", "--help"):
+    subscribers = {"subscribe", "trajectory", "cloud", "keygen", "schema", "version"}
+    assert {command.__name__ for command in COMMANDS} - SERVER_COMMANDS == subscribers
+    for command in (*subscribers, "--help"):
         assert python_problem([command], (3, 10)) is None
 
 
@@ -231,7 +232,8 @@ def test_a_conversion_never_overwrites_its_own_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["config"], ["subscribe", "--help"], ["version"], ["schema"]]
+    "arguments",
+    [["--help"], ["--version"], ["config"], ["subscribe", "--help"], ["cloud", "--help"], ["version"], ["schema"]],
 )
 def test_a_subscriber_needs_none_of_the_servers_parts(arguments: list[str]) -> None:
     result = retinad(*arguments, without=SERVER_PARTS)
