@@ -140,7 +140,7 @@ class _Collector:
             raise
 
     def _begin_anew(self) -> None:
-        self._say(f"a new trajectory of {self._name} begins: it has nothing to do with the earlier one")
+        self._say(f"the trajectory of {self._name} begins anew: the memory was lost or set back")
         if self._used:
             for target in self._targets:
                 self._keep(target)
@@ -154,7 +154,7 @@ class _Collector:
             return
         try:
             self._write_file(path, target.form)
-            self._say(f"{self._result.describe()} of the earlier one: {path}")
+            self._say(f"{self._result.describe()} before that: {path}")
         except OSError as error:
             self._say(f"warning: {_unwritten(error)}")
 

@@ -113,8 +113,8 @@ def test_a_new_trajectory_begins_new_files_and_the_earlier_ones_are_kept(tmp_pat
     _, said = run(tmp_path, iter(frames))
     texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert texts == {"a-1.txt": "somebody's", "a-2.txt": "plain [5, 6]", "a.txt": "plain [0]"}
-    assert said[0] == "a new trajectory of robot begins: it has nothing to do with the earlier one"
-    assert said[1] == f"2 numbers of the earlier one: {tmp_path}/a-2.txt"
+    assert said[0] == "the trajectory of robot begins anew: the memory was lost or set back"
+    assert said[1] == f"2 numbers before that: {tmp_path}/a-2.txt"
 
 
 @pytest.mark.parametrize(
