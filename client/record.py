@@ -151,19 +151,7 @@ class FeaturesRecord(RecordFields, frozen=True, kw_only=True, eq=False):
         width, height = self.source_size
         if image is not None and image.shape != (height, width, 3):
             raise ValueError(f"expected the captured frame, {(height, width, 3)}, got an image of shape {image.shape}")
-        left, top, *size = self.crop or (0, 0, width, height)
-        found = points_of(
-            DepthView(
-                depth=self.depth,
-                camera=self.intrinsics,
-                to_source=np.array(self.to_source),
-                shown=(left, top, min(size[0], width - left), min(size[1], height - top)),
-                stride=1 if self.geometry is None else self.geometry.map_stride,
-                confidence=None if min_confidence is None else self.depth_confidence,
-                min_confidence=min_confidence or 0.0,
-                pose=self.world_from_camera if frame == "world" else None,
-            )
-        )
+        found = points_of(depth_view(self, frame, min_confidence))
         colours = None if image is None else np.ascontiguousarray(image[found.y, found.x], dtype=np.uint8)
         return found.points, colours
 
@@ -227,6 +215,28 @@ def make_record(message: Message, gaps: tuple[Gap, ...] = ()) -> Record:
             return EndRecord(**_fields(end, EndHeader), gaps=gaps)
         case HelloHeader() as hello:
             return HelloRecord(**_fields(hello, HelloHeader), gaps=gaps)
+
+
+def depth_view(
+    record: FeaturesRecord, frame: Literal["world", "camera"] = "world", min_confidence: float | None = 0.0
+) -> DepthView:
+    """A record's depth map and what places it, for `points.points_of`; the arguments are those of `points`.
+
+    Raises:
+        KeyError: the record has no depth, no confidence, no camera matrix or no pose.
+    """
+    width, height = record.source_size
+    left, top, *size = record.crop or (0, 0, width, height)
+    return DepthView(
+        depth=record.depth,
+        camera=record.intrinsics,
+        to_source=np.array(record.to_source),
+        shown=(left, top, min(size[0], width - left), min(size[1], height - top)),
+        stride=1 if record.geometry is None else record.geometry.map_stride,
+        confidence=None if min_confidence is None else record.depth_confidence,
+        min_confidence=min_confidence or 0.0,
+        pose=record.world_from_camera if frame == "world" else None,
+    )
 
 
 def _fields(value: msgspec.Struct, kind: type[msgspec.Struct]) -> dict[str, Any]:

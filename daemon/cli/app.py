@@ -17,13 +17,14 @@ import typer
 from ..exit_codes import ExitCode
 from .keygen import keygen
 from .locate import locate
+from .mapping import cloud, trajectory
 from .schema import schema
 from .state import CommandState
 from .subscribe import subscribe
 from .switches import Command, Group
 from .version import version
 
-_CLIENTS, _ABOUT = (subscribe, locate, keygen), (schema, version)
+_CLIENTS, _ABOUT = (subscribe, trajectory, cloud, locate, keygen), (schema, version)
 
 if sys.version_info >= (3, 11):
     from .bench import bench

@@ -8,11 +8,24 @@ import pytest
 from retinad.client import Kind
 
 ROOT = Path(__file__).parents[2]
-SUBSCRIBE = ("app", "keygen", "messages", "pose_words", "schema", "state", "subscribe", "switches", "version")
+SUBSCRIBE = (
+    "app",
+    "keygen",
+    "mapping",
+    "messages",
+    "pose_words",
+    "schema",
+    "state",
+    "subscribe",
+    "switches",
+    "version",
+)
 FILES = (
     *sorted((ROOT / "client").glob("*.py")),
     *(ROOT / "daemon" / "cli" / f"{name}.py" for name in SUBSCRIBE),
     *(ROOT / "daemon" / f"{name}.py" for name in ("__main__", "exit_codes", "versions")),
+    *sorted((ROOT / "daemon" / "mapping").glob("*.py")),
+    *(ROOT / "pipeline" / name for name in ("files/atomic.py", "files/tensor_reader.py", "geometry/pose.py")),
 )
 NEWER = {"StrEnum", "Self", "tomllib", "assert_never", "Never", "TaskGroup", "timeout", "BaseExceptionGroup", "UTC"}
 """Names that Python 3.11 added, as far as someone might use them here."""

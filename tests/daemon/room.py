@@ -50,7 +50,7 @@ class Step:
 
 
 WALK = tuple(Step(9.0 * n, 4.0 * n - 10, (0.3 * n - 0.5, 0.1 * n, 0.4 * n - 1)) for n in range(5))
-"""It turns, nods, and moves in all directions."""
+"""It turns, nods, and moves in all directions; a longer recording repeats it."""
 
 
 def camera_matrix(width: int, height: int) -> Floats:
@@ -104,7 +104,7 @@ class AllKnowingEngine(Engine):
     def step_outputs(
         self, frames: Sequence[Frame], while_device_busy: WhileDeviceBusy | None = None
     ) -> Iterator[StepOutput]:
-        self._steps = [WALK[frame.stamp.source_seq] for frame in frames]
+        self._steps = [WALK[frame.stamp.source_seq % len(WALK)] for frame in frames]
         yield from super().step_outputs(frames, while_device_busy)
 
     def _poses(self, tokens: Tensor, memory: object) -> Tensor:

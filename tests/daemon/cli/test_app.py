@@ -136,7 +136,7 @@ def test_on_an_older_python_the_servers_commands_say_so(command: str) -> None:
 
 
 def test_a_subscribers_commands_run_on_an_older_python() -> None:
-    names = {"subscribe", "locate", "keygen", "schema", "version"}
+    names = {"subscribe", "locate", "trajectory", "cloud", "keygen", "schema", "version"}
     assert {command.__name__ for command in COMMANDS} - SERVER_COMMANDS == names
     for command in (*sorted(names), "--help"):
         assert python_problem([command], (3, 10)) is None
@@ -233,7 +233,8 @@ def test_a_conversion_never_overwrites_its_own_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["config"], ["subscribe", "--help"], ["version"], ["schema"]]
+    "arguments",
+    [["--help"], ["--version"], ["config"], ["subscribe", "--help"], ["cloud", "--help"], ["version"], ["schema"]],
 )
 def test_a_subscriber_needs_none_of_the_servers_parts(arguments: list[str]) -> None:
     result = retinad(*arguments, without=SERVER_PARTS)

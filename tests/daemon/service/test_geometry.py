@@ -2,10 +2,12 @@
 
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import anyio
 import cv2
 import numpy as np
 import pytest
@@ -83,19 +85,23 @@ def published(folder: Path, view: View, pictures: list[Floats]) -> list[Features
     keys: dict[str, object] = {"mode": "lossless", "resize": view.resize}
     if view.shown[2:] != view.captured:
         keys["crop"] = view.shown
+    service = InProcessService(folder, AllKnowingEngine, config=room_config(folder, **keys))
+
+    async def act(records: list[Record]) -> None:
+        await anyio.sleep_forever()  # the service ends with the pictures
+
+    assert service.run(act) == ExitCode.OK
+    return features_of(service.records)
+
+
+def room_config(folder: Path, **keys: object) -> Path:
+    """A config of a camera that shows the pictures in `folder`/frames."""
     config = write_config(
         folder, camera("robot", folder / "frames", **keys), model='outputs = ["features", "pose", "depth"]'
     )
     text = config.read_text().replace("depth = 2", "depth = 4").replace("image_width = 56", "image_width = 112")
     config.write_text(text.replace("scale_frames = 2", "scale_frames = 1"))
-    service = InProcessService(folder, AllKnowingEngine, config=config)
-
-    async def act(records: list[Record]) -> None:
-        await until(lambda: any(map(record_of("robot", at_least=len(WALK) - 1), records)))
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    assert service.run(act) == ExitCode.OK
-    return features_of(service.records)
+    return config
 
 
 def test_what_the_service_publishes_of_a_drawn_room_falls_together_at_the_client(tmp_path: Path, view: View) -> None:
@@ -116,6 +122,29 @@ def test_what_the_service_publishes_of_a_drawn_room_falls_together_at_the_client
         clouds.append(points)
     check_pair(records[0], clouds[1], view)
     check_pair(records[4], clouds[2], view)
+
+
+def test_the_command_writes_the_path_that_a_running_service_publishes(tmp_path: Path) -> None:
+    """It learns from the service's own `hello` which camera has poses."""
+    (tmp_path / "frames").mkdir()
+    for number in range(1000):  # 50 s: it is stopped long before
+        cv2.imwrite(str(tmp_path / "frames" / f"{number}.png"), np.zeros((84, 112, 3), np.uint8))
+    config = room_config(tmp_path, mode="lossless", fps=20)
+    service = InProcessService(tmp_path, AllKnowingEngine, config=config)
+    command = ["trajectory", f"ipc://{tmp_path}/features.sock", "-o", str(tmp_path / "p.kitti.txt"), "--frames", "12"]
+
+    async def act(records: list[Record]) -> None:
+        await until(lambda: any(map(record_of("robot"), records)))
+        done = await anyio.run_process([sys.executable, "-m", "retinad.daemon", *command], check=False)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (done.returncode, b"12 poses" in done.stderr) == (0, True), done.stderr.decode()
+
+    assert service.run(act) == ExitCode.OK
+    found = np.loadtxt(tmp_path / "p.kitti.txt").reshape(-1, 3, 4)
+    truth = np.array([step.pose for step in WALK])
+    first = int(np.abs(truth - found[0]).max(axis=(1, 2)).argmin())
+    expected = truth[(first + np.arange(12)) % len(WALK)]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def check_points(points: Floats, view: View, pose: Floats) -> Floats:

@@ -1,0 +1,1 @@
+"""`retinad trajectory` and `retinad cloud`: paths and clouds of points from poses and depths. Needs numpy only."""
