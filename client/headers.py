@@ -156,12 +156,15 @@ class GeometryHeader(msgspec.Struct, frozen=True, kw_only=True):
     """What a record's poses, depths and points mean.
 
     Attributes:
-        unit: name of the unit of length; `stream` is the stream's own, constant but unknown.
+        unit: name of the unit of length: `metre`, or `stream` for the stream's own, which is constant but unknown.
         world_epoch: the epoch whose frame of reference is the trajectory's. A new number means a new trajectory.
         map_stride: pixel (column, row) of a map is pixel (map_stride column, map_stride row) of the model's image.
         alignment: maps this record's epoch to the trajectory.
         keyframe_flow_px: how far the image has moved from the last keyframe before this frame, on average, in pixels of
             the model's image; None if it is unknown, or keyframes are not chosen by motion.
+        known_intrinsics: fx, fy, cx and cy of the captured frame in pixels, from the camera's calibration; the frame is
+            then the undistorted one. None without a calibration.
+        unit_reason: why the unit is not the metre, although the service's config says how to find it.
     """
 
     unit: str = "stream"
@@ -169,6 +172,8 @@ class GeometryHeader(msgspec.Struct, frozen=True, kw_only=True):
     map_stride: Count = 1
     alignment: AlignmentHeader = AlignmentHeader()
     keyframe_flow_px: Annotated[float, Meta(ge=0)] | None = None
+    known_intrinsics: tuple[float, float, float, float] | None = None
+    unit_reason: str | None = None
 
 
 class RecordFields(msgspec.Struct, frozen=True, kw_only=True):

@@ -227,16 +227,26 @@ def depth_view(
     """
     width, height = record.source_size
     left, top, *size = record.crop or (0, 0, width, height)
+    known = None if record.geometry is None else record.geometry.known_intrinsics
+    to_source = np.array(record.to_source)
     return DepthView(
         depth=record.depth,
-        camera=record.intrinsics,
-        to_source=np.array(record.to_source),
+        camera=record.intrinsics if known is None else _model_camera(known, to_source),
+        to_source=to_source,
         shown=(left, top, min(size[0], width - left), min(size[1], height - top)),
         stride=1 if record.geometry is None else record.geometry.map_stride,
         confidence=None if min_confidence is None else record.depth_confidence,
         min_confidence=min_confidence or 0.0,
         pose=record.world_from_camera if frame == "world" else None,
     )
+
+
+def _model_camera(known: tuple[float, float, float, float], to_source: Array) -> Array:
+    # The camera matrix for pixels of the model's image, from that for pixels of the captured frame.
+    fx, fy, cx, cy = known
+    source = np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1]])
+    camera: Array = np.linalg.inv(np.vstack([to_source, [0, 0, 1]])) @ source
+    return camera
 
 
 def _fields(value: msgspec.Struct, kind: type[msgspec.Struct]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from .frames import DType as DType
 from .frames import OutputKind, TokenGroup
+from .view_config import ViewConfig
 
 MemoryDType = Literal["auto", "float8_e4m3fn"]
 AttentionName = Literal["auto", "dense", "paged", "flashinfer", "triton"]
@@ -140,6 +141,7 @@ class CameraConfig:
         crop: left column, top row, width and height, in pixels, of the part of each frame that is used; None to use the
             whole frame.
         outputs: the kinds of outputs that are published, all among the model's; None for all of the model's.
+        view: what is known of the camera's view.
     """
 
     name: str
@@ -159,6 +161,7 @@ class CameraConfig:
     enabled: bool = True
     crop: Crop | None = None
     outputs: tuple[OutputKind, ...] | None = None
+    view: ViewConfig = field(default_factory=ViewConfig)
 
     @property
     def frames_per_step(self) -> int:

@@ -259,7 +259,8 @@ class Geometry:
     Attributes:
         alignment: maps the epoch's frame of reference to that of `world_epoch`. The pose encoding stays in the epoch's
             own.
-        unit: name of the unit of length: `stream` for the unknown, but constant, unit of the stream.
+        unit: name of the unit of length: `metre`, or `stream` for the unknown, but constant, unit of the stream.
+        unit_reason: why the unit is not the metre, although the config says how to find it; None otherwise.
         map_stride: a map's pixel (column, row) is the pixel (map_stride column, map_stride row) of the model's image.
         world_epoch: the stream's epoch in whose frame of reference and unit poses, depths and points are published. A
             new number means a new trajectory, which has nothing to do with the previous one.
@@ -269,6 +270,7 @@ class Geometry:
     unit: str = "stream"
     map_stride: int = 1
     world_epoch: int = 0
+    unit_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,6 +293,8 @@ class Features:
         geometry: what poses, depths and points mean; None if the record has none of them.
         keyframe_flow_px: how far the image has moved from the last keyframe before this frame, on average, in pixels of
             the model's image; None if it cannot be known, or keyframes are not chosen by motion.
+        known_intrinsics: fx, fy, cx and cy of the captured frame in pixels, from the camera's calibration; None without
+            one. With a calibration, the frame is the undistorted one.
     """
 
     stamp: FrameStamp
@@ -306,6 +310,7 @@ class Features:
     context: Context | None = None
     geometry: Geometry | None = None
     keyframe_flow_px: float | None = None
+    known_intrinsics: tuple[float, float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from .problems import KeyFault
 from .service_config import JobConfig, LogConfig, Publishing, ServiceConfig
 from .tables import CameraTable, CurveTable, PublishTable, StreamTable, configured_keys
 from .validate import Tables
+from .view import VIEW_KEYS, resolve_view
 
 Config = TypeVar("Config")
 
@@ -146,9 +147,10 @@ def resolve_camera(
     if table.stream:
         stream, stream_faults = resolve_stream(table.stream, (*path, "stream"), stream)
         faults += stream_faults
-    camera = replace(
-        CameraConfig(table.name, source), **(configured_keys(table) | {"source": source, "stream": stream})
-    )
+    view, view_faults = resolve_view(table, path)
+    faults += view_faults
+    keys = {key: value for key, value in configured_keys(table).items() if key not in VIEW_KEYS}
+    camera = replace(CameraConfig(table.name, source), **(keys | {"source": source, "stream": stream, "view": view}))
     faults += [KeyFault((*path, "crop"), reason) for reason in _crop_faults(camera)]
     # A live camera delivers its newest frame only: room for more would stay empty.
     stream = replace(camera.stream, run_frames=camera.frames_per_step)

@@ -2,13 +2,15 @@
 
 import json
 from dataclasses import fields
+from typing import Any
 
 from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig, StreamConfig
 from retinad.pipeline.sources.redact import mask
+from retinad.pipeline.view_config import ViewConfig
 
 from .service_config import ServiceConfig
 
-Values = dict[str, object]
+Values = dict[str, Any]
 
 
 def show_config(config: ServiceConfig) -> str:
@@ -42,7 +44,20 @@ def _model(model: ModelConfig) -> Values:
 
 
 def _camera(camera: CameraConfig) -> Values:
-    return _values_of(camera) | {"source": mask(camera.source, camera.source), "stream": _stream(camera.stream)}
+    values = _values_of(camera) | {"source": mask(camera.source, camera.source), "stream": _stream(camera.stream)}
+    view: ViewConfig = values.pop("view")
+    return values | _view(view)
+
+
+def _view(view: ViewConfig) -> Values:
+    ignored = None if view.mask is None else view.mask.file or view.mask.polygons
+    return {
+        "intrinsics": None if view.calibration is None else view.calibration.file,
+        "mask": ignored,
+        "mask_fill": view.mask_fill,
+        "metres_per_unit": view.metres_per_unit,
+        "known_distance": None if view.known_distance is None else _values_of(view.known_distance),
+    }
 
 
 def _stream(stream: StreamConfig) -> Values:

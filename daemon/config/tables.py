@@ -22,6 +22,7 @@ from retinad.pipeline.config import (
 from retinad.pipeline.frames import OutputKind, TokenGroup
 from retinad.pipeline.model.backbones import BACKBONES
 from retinad.pipeline.model.presets import PRESETS
+from retinad.pipeline.view_config import MaskFill
 
 from ..logs.render import LogForm
 from ..logs.setup import LogLevel
@@ -152,6 +153,21 @@ class StreamTable(BaseModel):
     include_scale_frames: bool | None = None
 
 
+class DistanceTable(BaseModel):
+    """The table `known_distance` of a `[[camera]]`."""
+
+    model_config = STRICT
+    metres: Annotated[float, Field(gt=0, le=1_000_000)]
+    from_s: Annotated[float, Field(ge=0, le=86_400)]
+    to_s: Annotated[float, Field(gt=0, le=86_400)]
+
+
+_Coordinate = Annotated[float, Field(ge=-65_536, le=65_536)]
+_Corner = Annotated[list[_Coordinate], Field(min_length=2, max_length=2)]
+_Polygon = Annotated[list[_Corner], Field(max_length=1000)]
+Polygons = Annotated[list[_Polygon], Field(min_length=1, max_length=1000)]
+
+
 class CameraTable(BaseModel):
     """The keys of one table `[[camera]]`."""
 
@@ -172,6 +188,11 @@ class CameraTable(BaseModel):
     crop: Annotated[list[Annotated[int, Field(ge=0, le=65_536)]], Field(min_length=4, max_length=4)] | None = None
     enabled: bool | None = None
     outputs: Outputs | None = None
+    intrinsics: Text | None = None
+    mask: Text | Polygons | None = None
+    mask_fill: Annotated[MaskFill, Field(strict=False)] | None = None
+    metres_per_unit: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    known_distance: DistanceTable | None = None
     stream: StreamTable | None = None
 
 

@@ -176,7 +176,7 @@ class CameraRun:
         try:
             await self.services.worker.run(
                 lambda engine: engine.open_stream(
-                    config.name, config.stream, config.resize, config.crop, config.outputs
+                    config.name, config.stream, config.resize, config.crop, config.outputs, config.view
                 )
             )
             await self.services.snapshots.restore(config.name)

@@ -81,9 +81,10 @@ def _with_known_outputs(camera: CameraConfig, before: CameraConfig | None, model
 
 
 def keeps_memory(old: CameraConfig, new: CameraConfig) -> bool:
-    """Whether a camera delivers the same frames with the new config, so that its stream's memory stays valid."""
-    return new == replace(
+    """Whether the model sees the same frames with the new config, so that a stream's memory stays valid."""
+    return new.view.fingerprint == old.view.fingerprint and new == replace(
         old,
+        view=new.view,
         fps=new.fps,
         queue_frames=new.queue_frames,
         connect_timeout_s=new.connect_timeout_s,

@@ -8,6 +8,7 @@ from ..config import CameraConfig
 from ..errors import SourceFault
 from ..frames import CropPlace
 from ..sources.reader import SourceInfo
+from ..view_config import ViewConfig
 
 MAX_PACKET_BYTES = 65536
 """Maximum size of a message in bytes."""
@@ -29,12 +30,12 @@ class Start(CaptureMessage, frozen=True):
 
     @classmethod
     def of(cls, config: CameraConfig) -> "Start":
-        """Make the message for a camera."""
-        return cls(replace(config, source=""), config.source.encode("utf-8", "surrogateescape"))
+        """Make the message for a camera, without what only the engine needs to know."""
+        return cls(replace(config, source="", view=ViewConfig()), config.source.encode("utf-8", "surrogateescape"))
 
     @property
     def camera(self) -> CameraConfig:
-        """The camera, as it was given to `of`."""
+        """The camera, as it was given to `of`, without its view."""
         return replace(self.config, source=self.source.decode("utf-8", "surrogateescape"))
 
 

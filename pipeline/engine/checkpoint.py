@@ -70,6 +70,7 @@ class Setting:
     stream: StreamConfig
     resize: ResizeMode
     crop: Crop | None = None  # missing in older files
+    view: str | None = None  # see `ViewConfig.fingerprint`; missing in older files
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,9 @@ def save_stream(stream: Stream, model: ModelIdentity, path: Path, deadline_s: fl
     if stream.waiting:
         raise StateError(f"{len(stream.waiting)} frames of camera {stream.camera!r} still wait: flush it first")
     header = msgspec.json.encode(
-        _saved(stream, state.window, Setting(model, stream.config, stream.resize, stream.crop))
+        _saved(
+            stream, state.window, Setting(model, stream.config, stream.resize, stream.crop, stream.known.fingerprint)
+        )
     )
     tensors = _named(state, stream.poses)
     tensors += [(_image_key(index), levels) for index, levels in enumerate(stream.recent.levels)]
@@ -168,7 +171,7 @@ def load_stream(
             if a tensor is unreadable or damaged, its memory is empty afterwards.
         AdmissionError: the pool has no room for the restored memory. The stream's memory is empty afterwards.
     """
-    setting = Setting(model, stream.config, stream.resize, stream.crop)
+    setting = Setting(model, stream.config, stream.resize, stream.crop, stream.known.fingerprint)
     with open_state_file(path) as file:
         saved = _checked(file, setting, path)
         age_s = (time.time_ns() - saved.saved_unix_ns) / 1e9

@@ -22,6 +22,7 @@ from ..frames import MAP_KINDS, PATCH_GROUPS, Features, Frame, Outcome, OutputKi
 from ..model.checkpoint import load_model
 from ..model.devices import is_out_of_memory
 from ..model.weight_files import file_note
+from ..view_config import ViewConfig
 from .admission import memory_limit, pool_shape, pose_pool_shape
 from .checkpoint import ModelIdentity, SavedStream, load_stream, save_stream
 from .execution import choose_execution
@@ -112,6 +113,7 @@ class Engine:
         resize: ResizeMode,
         crop: Crop | None = None,
         outputs: Collection[OutputKind] | None = None,
+        known: ViewConfig | None = None,
     ) -> None:
         """Open a stream. Its memory is allocated at its first step, when the image size is known.
 
@@ -121,12 +123,13 @@ class Engine:
             resize: how frames are fitted to the model's image size.
             crop: which part of the captured frames they are; a saved memory of another part is not restored.
             outputs: the kinds of outputs to publish, all among the model's; None for all of the model's.
+            known: what is known of the camera's view; None for nothing.
 
         Raises:
             AdmissionError: `max_streams` are open, or an output is not one of the model's.
             ValueError: the camera already has a stream.
         """
-        self.streams.open(camera, stream, resize, crop, outputs)
+        self.streams.open(camera, stream, resize, crop, outputs, known)
 
     def close_stream(self, camera: str) -> None:
         """Drop a stream and its memory. Call `flush` first, or frames that still wait are lost. Idempotent."""

@@ -1,7 +1,7 @@
 """Preprocesses images on the model's device: with plain PyTorch on a CPU, with two kernels on a GPU."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -13,7 +13,11 @@ from retinad.kernels.fused.preprocess import preprocess as run_kernels
 from retinad.kernels.fused.preprocess_tables import ImageTables, image_tables
 
 from ..frames import Frame, FrameStamp, Pixels
-from .preprocess import ResizeGeometry, preprocess, upload
+from .preprocess import ResizeGeometry, resampled, upload
+from .view import StreamView
+
+Change = Callable[[Tensor], Tensor]
+"""Changes the pixels of a frame on the device: uint8 [height, width, 3], BGR, to the same."""
 
 KEPT_GEOMETRIES = 16
 """Number of resize geometries whose filter tables are kept; the tables take about ten kilobytes per geometry."""
@@ -41,26 +45,43 @@ class ImagePreprocessor:
         self._device = device
         self._has_kernels = device.type == "cuda" and importlib.util.find_spec("triton") is not None
         self._tables: dict[ResizeGeometry, ImageTables] = {}
-        self._prefetched: dict[FrameStamp, tuple[ResizeGeometry, Tensor]] = {}
+        self._prefetched: dict[FrameStamp, tuple[ResizeGeometry, StreamView | None, Tensor]] = {}
         self._copiers = ThreadPoolExecutor(COPIERS - 1, "retinad-copy")
 
-    def prefetch(self, frames: Sequence[tuple[Frame, ResizeGeometry]]) -> None:
+    def prefetch(self, frames: Sequence[tuple[Frame, ResizeGeometry, StreamView | None]]) -> None:
         """Make images for later calls of `image_of`, replacing those of the previous call. Skips unusable frames."""
         self._prefetched.clear()
-        for frame, geometry in frames:
+        for frame, geometry, view in frames:
             with suppress(ValueError, RuntimeError):  # RuntimeError: torch's, out of memory among them
-                self._prefetched[frame.stamp] = geometry, self.make(frame.pixels, geometry)
+                self._prefetched[frame.stamp] = geometry, view, self._made(frame, geometry, view)
 
-    def image_of(self, frame: Frame, geometry: ResizeGeometry) -> Tensor:
-        """Return a frame's image, either the prefetched one, which is then released, or a new one; see `preprocess`."""
+    def image_of(self, frame: Frame, geometry: ResizeGeometry, view: StreamView | None = None) -> Tensor:
+        """Return a frame's image, either the prefetched one, which is then released, or a new one; see `preprocess`.
+
+        Args:
+            frame: the frame.
+            geometry: how it is resized.
+            view: what is known of its camera's view, or None.
+
+        Raises:
+            ValueError: the frame does not have the size that the geometry expects, or the shape that the view expects.
+        """
         made = self._prefetched.pop(frame.stamp, None)
-        return made[1] if made is not None and made[0] == geometry else self.make(frame.pixels, geometry)
+        if made is not None and made[0] == geometry and made[1] is view:
+            return made[2]
+        return self._made(frame, geometry, view)
 
-    def make(self, pixels: Pixels, geometry: ResizeGeometry) -> Tensor:
-        """Make an image, see `preprocess`."""
+    def _made(self, frame: Frame, geometry: ResizeGeometry, view: StreamView | None) -> Tensor:
+        return self.make(frame.pixels, geometry, None if view is None else view.of(frame.stamp).change)
+
+    def make(self, pixels: Pixels, geometry: ResizeGeometry, change: Change | None = None) -> Tensor:
+        """Make an image, see `preprocess`; `change` is applied to the pixels on the device first."""
+        source = upload(pixels, geometry, self._device, self._copy)
+        if change is not None:
+            source = change(source)
         if not self._has_kernels:
-            return preprocess(pixels, geometry, self._device)
-        source, tables = upload(pixels, geometry, self._device, self._copy), self._tables_of(geometry)
+            return resampled(source, geometry)
+        tables = self._tables_of(geometry)
         width, height = geometry.model_size
         out = torch.empty((3, height, width), device=self._device)
         between = None

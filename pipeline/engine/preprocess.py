@@ -100,8 +100,13 @@ def preprocess(pixels: Pixels, geometry: ResizeGeometry, device: torch.device) -
     Raises:
         ValueError: the pixels have another size, shape or number format than the geometry expects.
     """
+    return resampled(upload(pixels, geometry, device), geometry)
+
+
+def resampled(pixels: Tensor, geometry: ResizeGeometry) -> Tensor:
+    """Like `preprocess`, of pixels that are on the device: uint8 [height, width, 3], BGR."""
     height = geometry.source_size[1]
-    image = upload(pixels, geometry, device).permute(2, 0, 1).flip(0).float().unsqueeze(0)  # [1, 3, height, width], RGB
+    image = pixels.permute(2, 0, 1).flip(0).float().unsqueeze(0)  # [1, 3, height, width], RGB
     new_width, new_height = geometry.resized
     image = _resample(image, (height, new_width))
     image = _resample(image, (new_height, new_width))

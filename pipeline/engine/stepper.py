@@ -20,6 +20,7 @@ from .model_runner import FrameChunk, WhileDeviceBusy
 from .preprocess import ResizeGeometry
 from .stream import Stream
 from .streams import StreamRegistry
+from .view import StreamView
 
 PASSES = 2
 """Number of warm-up passes per size: a stream's first frame and a later one. The first pass may compile kernels."""
@@ -59,12 +60,13 @@ class Stepper:
 
     def prepare(self, frames: Sequence[Frame]) -> None:
         """See `Engine.prepare`."""
-        geometries: list[tuple[Frame, ResizeGeometry]] = []
+        geometries: list[tuple[Frame, ResizeGeometry, StreamView | None]] = []
         for frame in frames:
             stream = self._streams.get(frame.stamp.camera)
             if stream is not None:
                 with suppress(ValueError):
-                    geometries.append((frame, self._geometry_of(frame.stamp.source_size, stream.resize)))
+                    geometry = self._geometry_of(frame.stamp.source_size, stream.resize)
+                    geometries.append((frame, geometry, stream.view))
         self._preprocessor.prefetch(geometries)
 
     def step(self, frames: Sequence[Frame], while_device_busy: WhileDeviceBusy | None) -> Iterator[StepOutput]:
@@ -123,7 +125,7 @@ class Stepper:
             return
         try:
             geometry = self._geometry_of(stamp.source_size, stream.resize)
-            image = self._preprocessor.image_of(frame, geometry)
+            image = self._preprocessor.image_of(frame, geometry, stream.view)
         except (ValueError, RuntimeError) as error:  # RuntimeError: torch's, out of memory among them
             yield StepOutput(self._executor.fail_with([stamp], error))
             return

@@ -15,10 +15,13 @@ from ..cache.stream_cache import StreamState
 from ..cache.window import CacheLayout, StreamWindow
 from ..config import Crop, ResizeMode, StreamConfig
 from ..frames import MAP_KINDS, Features, Flag, FrameStamp, OutputKind
+from ..view_config import ViewConfig
 from .keyframe_motion import KeyframeMotion
 from .preprocess import ResizeGeometry
 from .replay import ReplayBuffer
 from .trajectory import Trajectory
+from .unit import StreamUnit
+from .view import StreamView
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +72,8 @@ class Stream:
         restored_unix_ns: when the restored memory had its last frames, in nanoseconds since 1970.
         reopened: whether the source is reopened on purpose, and no frame has arrived since.
         recent: images with which the next epoch may begin.
+        known: what is known of the camera's view.
+        view: applies it to frames and records; None if nothing is known of the pictures.
         trajectory: maps poses, depths and points of all epochs to one frame of reference.
         motion: chooses keyframes by motion; None if they are chosen by their number only.
     """
@@ -80,6 +85,8 @@ class Stream:
     outputs: frozenset[OutputKind] = frozenset((OutputKind.FEATURES,))
     map_every: int = 1
     map_stride: int = 1
+    known: ViewConfig = field(default_factory=ViewConfig)
+    view: StreamView | None = None
     state: StreamState | None = None
     poses: StreamState | None = None
     waiting: list[PreparedFrame] = field(default_factory=list)
@@ -98,7 +105,8 @@ class Stream:
     def __post_init__(self) -> None:
         shared = self.config.scale_frames if self.config.epoch_frames else 0
         self.recent = ReplayBuffer(shared)
-        self.trajectory = Trajectory(shared if OutputKind.POSE in self.outputs else 0, self.map_stride)
+        shared = shared if OutputKind.POSE in self.outputs else 0
+        self.trajectory = Trajectory(shared, self.map_stride, unit=StreamUnit.of(self.known))
         threshold_px = self.config.keyframe_flow_px
         self.motion = KeyframeMotion(threshold_px, self.map_stride) if threshold_px else None
 
@@ -165,8 +173,10 @@ class Stream:
             features: the frame's record, with its pose in the epoch's own frame of reference.
 
         Returns:
-            the record with its `keyframe_flow_px`.
+            the record with its `keyframe_flow_px`, and with what is known of the view.
         """
+        if self.view is not None:
+            features = self.view.of(features.stamp).told(features, self.map_stride)
         if self.motion is None:
             return features
         flow_px = self.motion.measure(features)

@@ -7,8 +7,10 @@ from ..cache.kv_pool import KVCachePool
 from ..config import Crop, ModelConfig, ResizeMode, StreamConfig
 from ..errors import AdmissionError
 from ..frames import MOTION_KINDS, OutputKind
+from ..view_config import ViewConfig
 from .admission import check_admission
 from .stream import Stream
+from .view import StreamView
 
 STATELESS = StreamConfig(scale_frames=1, window=1, history_frames=0)
 """Stream settings for a network that keeps no memory."""
@@ -48,6 +50,7 @@ class StreamRegistry:
         resize: ResizeMode,
         crop: Crop | None = None,
         outputs: Collection[OutputKind] | None = None,
+        known: ViewConfig | None = None,
     ) -> None:
         """Open a stream, without memory yet. It publishes these kinds of outputs, or all of the model's.
 
@@ -67,7 +70,10 @@ class StreamRegistry:
         config = self._supported(config)
         check_admission(camera, config, len(self._streams), self._config, self._pool)
         output = self._config.output
-        self._streams[camera] = Stream(camera, config, resize, crop, kinds, output.map_every, output.map_stride)
+        known = known or ViewConfig()
+        view = StreamView(known, self._pool.shape.device) if known.mask or known.calibration else None
+        every, stride = output.map_every, output.map_stride
+        self._streams[camera] = Stream(camera, config, resize, crop, kinds, every, stride, known, view)
 
     def close(self, camera: str) -> None:
         """Drop a stream and free its memory. Idempotent."""

@@ -15,7 +15,9 @@ from ..frames import Alignment, Features, Geometry, Numbers, Output, OutputKind,
 from ..geometry.epochs import DepthMap, SharedFrame, align
 from ..geometry.pose import Floats, intrinsics, quaternion_from_rotation, source_intrinsics, world_from_camera
 from ..geometry.similarity import Similarity
+from ..view_config import ViewConfig
 from .pose_outputs import ENCODING, INTRINSICS, SOURCE_INTRINSICS, WORLD_FROM_CAMERA
+from .unit import StreamUnit
 
 _PIXELS = 4096
 """Approximate number of pixels that are kept of a depth map for the alignment."""
@@ -59,6 +61,7 @@ class SavedTrajectory:
     to_world: tuple[float, ...]
     residual: Alignment
     frames: tuple[SavedFrame | None, ...]
+    metres_per_unit: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -71,10 +74,12 @@ class Trajectory:
         world_epoch: the epoch in whose frame of reference and unit everything is published.
         to_world: maps the present epoch's frame of reference to that of `world_epoch`.
         residual: how well the present epoch's alignment fits; None for the first epoch.
+        unit: the size of the trajectory's unit in metres, if it is known.
     """
 
     shared: int
     map_stride: int = 1
+    unit: StreamUnit = field(default_factory=lambda: StreamUnit.of(ViewConfig()))
     world_epoch: int = 0
     to_world: Similarity = field(default_factory=Similarity.identity)
     residual: Alignment = field(default_factory=Alignment)
@@ -85,11 +90,13 @@ class Trajectory:
         self.world_epoch = epoch
         self.to_world, self.residual = Similarity.identity(), Alignment()
         self.recent.clear()
+        self.unit.restart()
 
     def saved(self) -> SavedTrajectory:
         """The trajectory without its depth maps, for a state file."""
         frames = tuple(None if frame is None else _saved(frame) for frame in self.recent)
-        return SavedTrajectory(self.world_epoch, tuple(self.to_world.numbers()), self.residual, frames)
+        to_world = tuple(self.to_world.numbers())
+        return SavedTrajectory(self.world_epoch, to_world, self.residual, frames, self.unit.metres)
 
     @property
     def depths(self) -> dict[int, DepthMap]:
@@ -114,10 +121,18 @@ class Trajectory:
         self.recent.clear()
         for frame in recent:
             self._remember(frame)
+        if self.unit.metres is None and self.unit.distance is not None and saved.metres_per_unit is not None:
+            self.unit.metres, self.unit.reason = saved.metres_per_unit, None
+
+    @property
+    def to_published(self) -> Similarity:
+        """Maps the present epoch's frame of reference to what is published: that of `world_epoch`, in `unit`."""
+        metres = self.unit.metres
+        return self.to_world if metres is None else Similarity(metres, np.eye(3), np.zeros(3)).after(self.to_world)
 
     def geometry(self) -> Geometry:
         """What the numbers that are published now mean."""
-        mapped = self.to_world
+        mapped = self.to_published
         alignment = Alignment(
             scale=mapped.scale,
             rotation=_four(quaternion_from_rotation(mapped.rotation)),
@@ -126,7 +141,13 @@ class Trajectory:
             rotation_residual_degrees=self.residual.rotation_residual_degrees,
             reason=self.residual.reason,
         )
-        return Geometry(alignment, map_stride=self.map_stride, world_epoch=self.world_epoch)
+        return Geometry(
+            alignment,
+            unit="stream" if self.unit.metres is None else "metre",
+            map_stride=self.map_stride,
+            world_epoch=self.world_epoch,
+            unit_reason=self.unit.reason,
+        )
 
     def publish(self, features: Features) -> Features:
         """Map a record from its epoch's frame of reference to the trajectory's, and remember the frame.
@@ -136,7 +157,10 @@ class Trajectory:
             are NaN. A record that has features only is returned as it is.
         """
         if any(tensor.output.kind is not OutputKind.FEATURES for tensor in features.tensors):
-            self._remember(posed_frame(features))
+            frame = posed_frame(features)
+            self._remember(frame)
+            if frame is not None:
+                self.unit.observe(features.stamp, self.to_world.pose(frame.pose)[:, 3])
         return self.mapped(features)
 
     def mapped(self, features: Features) -> Features:
@@ -187,21 +211,22 @@ class Trajectory:
         pose, camera = world_from_camera(numbers), intrinsics(numbers, *features.model_size)
         to_source = np.array(features.to_source)
         return [
-            _tensor(WORLD_FROM_CAMERA, None if pose is None else self.to_world.pose(pose)),
+            _tensor(WORLD_FROM_CAMERA, None if pose is None else self.to_published.pose(pose)),
             _tensor(INTRINSICS, camera),
             _tensor(SOURCE_INTRINSICS, None if camera is None else source_intrinsics(camera, to_source)),
         ]
 
     def _mapped(self, tensor: OutputTensor) -> OutputTensor:
         output = tensor.output
-        if self.residual == Alignment() or output.name not in (OutputKind.DEPTH, OutputKind.POINTS):
+        is_mapped = output.name in (OutputKind.DEPTH, OutputKind.POINTS)
+        if not is_mapped or (self.residual == Alignment() and self.unit.metres is None):
             return tensor
         with np.errstate(over="ignore", invalid="ignore"):
             data = tensor.data.astype(np.float64)
             if output.name == OutputKind.DEPTH:
-                data = self.to_world.scale * data
+                data = self.to_published.scale * data
             else:
-                data = self.to_world.points(data.reshape(-1, 3)).reshape(data.shape)
+                data = self.to_published.points(data.reshape(-1, 3)).reshape(data.shape)
             return OutputTensor(output, data.astype(tensor.data.dtype))
 
 

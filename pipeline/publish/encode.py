@@ -17,7 +17,7 @@ from retinad.client.wire import (
     TensorHeader,
 )
 
-from ..frames import Context, DType, Features, Geometry, OutputTensor, TokenOutput
+from ..frames import Context, DType, Features, OutputTensor, TokenOutput
 
 WIRE_DTYPES: Final[Mapping[DType, str]] = {"float16": "<f2", "float32": "<f4", "bfloat16": "bf16"}
 """The name of each number format in a message: numpy's name with byte order, or `bf16` for raw bfloat16 bits."""
@@ -74,13 +74,14 @@ def features_header(
             model=stages.get("model", 0),
             publish=max(0, time.monotonic_ns() - model_done_ns) // 1000,
         ),
-        geometry=_geometry_header(features.geometry, features.keyframe_flow_px),
+        geometry=_geometry_header(features),
         crop=None if stamp.crop is None else (stamp.crop.left, stamp.crop.top, *stamp.source_size),
         tensors=tuple(tensor_header(tensor) for tensor in features.tensors),
     )
 
 
-def _geometry_header(geometry: Geometry | None, keyframe_flow_px: float | None) -> GeometryHeader | None:
+def _geometry_header(features: Features) -> GeometryHeader | None:
+    geometry = features.geometry
     if geometry is None:
         return None
     return GeometryHeader(
@@ -88,7 +89,9 @@ def _geometry_header(geometry: Geometry | None, keyframe_flow_px: float | None) 
         world_epoch=geometry.world_epoch,
         map_stride=geometry.map_stride,
         alignment=AlignmentHeader(**asdict(geometry.alignment)),
-        keyframe_flow_px=keyframe_flow_px,
+        keyframe_flow_px=features.keyframe_flow_px,
+        known_intrinsics=features.known_intrinsics,
+        unit_reason=geometry.unit_reason,
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from retinad.client.record import FeaturesRecord, make_record
-from retinad.client.wire import decode, encode_features
+from retinad.client.wire import GeometryHeader, decode, encode_features
 
 from . import posed
 from .messages import header, tensor
@@ -191,3 +191,17 @@ def test_a_record_without_poses_says_what_it_has() -> None:
     assert without.geometry is None
     with pytest.raises(KeyError, match="no tensor 'depth'; the record has layer0/patch"):
         without.points()
+
+
+def test_a_calibrated_camera_matrix_is_used_in_place_of_the_estimated_one() -> None:
+    """It is for pixels of the captured frame, twice as large as the model's image here."""
+    to_source = ((2.0, 0.0, 0.5), (0.0, 2.0, 0.5))
+    known = (60.0, 70.0, 31.5, 19.5)
+    geometry = GeometryHeader(known_intrinsics=known)
+    size = {"to_source": to_source, "source_size": (2 * SIZE[0], 2 * SIZE[1])}
+    points, _ = record(0, geometry=geometry, **size).points("camera")
+    columns, rows = np.meshgrid(np.arange(SIZE[0]), np.arange(SIZE[1]))
+    x, y = 2 * columns.ravel() + 0.5, 2 * rows.ravel() + 0.5
+    fx, fy, cx, cy = known
+    np.testing.assert_allclose(points[:, 0] / points[:, 2] * fx + cx, x, atol=1e-4)
+    np.testing.assert_allclose(points[:, 1] / points[:, 2] * fy + cy, y, atol=1e-4)

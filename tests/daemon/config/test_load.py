@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -36,8 +38,10 @@ from retinad.pipeline.engine.preprocess import resize_geometry
 from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import ModelError
 from retinad.pipeline.frames import OutputKind, TokenGroup
+from retinad.pipeline.geometry.masks import counts_of
 from retinad.pipeline.model.presets import LINGBOT_MAP, TINY
 from retinad.pipeline.model.weight_paths import ZIP_START
+from retinad.pipeline.view_config import KnownDistance, Mask, ViewConfig
 
 ROOT = Path(__file__).parents[3]
 CAMERA = '[[camera]]\nname = "a"\nsource = "synthetic:"\n'
@@ -124,7 +128,7 @@ def test_the_default_file_states_the_memory_of_a_camera_correctly(ratio: str) ->
 @pytest.mark.parametrize(
     ("config", "table", "elsewhere"),
     [
-        (CameraConfig, CameraTable, set()),
+        (CameraConfig, CameraTable, {"view"}),
         (StreamConfig, StreamTable, {"retention"}),
         (RetentionConfig, StreamTable, set()),
         (NetworkConfig, ModelTable, {"camera_head", "dense_head"}),
@@ -534,6 +538,55 @@ def test_epochs_are_longer_than_their_scale_frames(load: Load, refuse: Refuse) -
     (problem,) = refuse(f"{CAMERA}stream = {{ scale_frames = 9 }}\n[stream]\nepoch_frames = 9\n")
     assert problem.key == "camera[0].stream.scale_frames"
     assert load(f"{CAMERA}[stream]\nepoch_frames = 5\n").cameras[0].stream.epoch_frames == 5
+
+
+CALIBRATION = '{"K": [[50, 0, 31.5], [0, 50, 23.5], [0, 0, 1]], "D": [-0.2, 0.05, 0, 0], "width": 64, "height": 48}'
+
+
+def test_what_is_known_of_a_view_is_read_from_its_files(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(CALIBRATION)
+    picture = np.zeros((6, 9), np.uint8)
+    picture[:, 4:] = 255
+    cv2.imwrite(str(tmp_path / "mask.png"), picture)
+    keys = f'intrinsics = "{tmp_path}/a.json"\nmask = "{tmp_path}/mask.png"\nmask_fill = "mean"\n'
+    config = load(f"{CAMERA}{keys}known_distance = {{ metres = 2, from_s = 5, to_s = 15.5 }}\n")
+    view = config.cameras[0].view
+    assert view.calibration is not None
+    assert (view.calibration.size, view.calibration.coefficients) == ((64, 48), (-0.2, 0.05, 0.0, 0.0))
+    assert view.mask is not None
+    assert (view.mask.size, view.mask_fill) == ((9, 6), "mean")
+    np.testing.assert_array_equal(counts_of(view.mask, (9, 6)), picture > 0)
+    assert view.known_distance == KnownDistance(2.0, 5.0, 15.5)
+    assert load(show_config(config)) == config
+    polygons = load(f"{CAMERA}mask = [[[0, 0], [4, 0], [0, 4.5]]]\nmetres_per_unit = 1.5\n")
+    assert polygons.cameras[0].view == ViewConfig(
+        mask=Mask(polygons=(((0.0, 0.0), (4.0, 0.0), (0.0, 4.5)),)), metres_per_unit=1.5
+    )
+    assert load(show_config(polygons)) == polygons
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "said"),
+    [
+        ('intrinsics = "/none.yaml"', "intrinsics", "/none.yaml cannot be used: it cannot be read: No such file"),
+        ('intrinsics = "/proc/version"', "intrinsics", "/proc/version cannot be used: "),
+        ('mask = "/none.png"', "mask", "/none.png cannot be used: it cannot be read: No such file"),
+        ('mask = "/proc/version"', "mask", "/proc/version cannot be used: it cannot be decoded"),
+        ("mask = [[[0, 0], [1, 1]]]", "mask", "at least 3 corners"),
+        ('mask_fill = "mean"', "mask_fill", "nothing to fill without a mask"),
+        ("metres_per_unit = 0", "metres_per_unit", "more than 0"),
+        (
+            "metres_per_unit = 1\nknown_distance = { metres = 1, from_s = 0, to_s = 1 }",
+            "known_distance",
+            "metres_per_unit or known_distance, not both",
+        ),
+        ("known_distance = { metres = 1, from_s = 2, to_s = 1 }", "known_distance.to_s", "more than from_s = 2"),
+    ],
+)
+def test_what_cannot_be_known_of_a_view_is_refused(refuse: Refuse, keys: str, key: str, said: str) -> None:
+    (problem,) = refuse(f"{CAMERA}{keys}\n")
+    assert problem.key == f"camera[0].{key}"
+    assert said in problem.message
 
 
 def test_locating_needs_poses_and_an_endpoint_of_its_own(load: Load, refuse: Refuse, tmp_path: Path) -> None:

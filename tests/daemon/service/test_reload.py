@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -14,8 +15,12 @@ from retinad.client import EndRecord, Record, StatusRecord
 from retinad.daemon.config.load import ServiceConfig, load_config
 from retinad.daemon.exit_codes import ExitCode
 from retinad.daemon.service import reload
+from retinad.daemon.service.reload_plan import keeps_memory
 from retinad.daemon.service.systemd import Notifier
+from retinad.pipeline.config import CameraConfig
 from retinad.pipeline.errors import AccessError
+from retinad.pipeline.frames import OutputKind
+from retinad.pipeline.view_config import Calibration, KnownDistance, Mask, MaskFill, ViewConfig
 
 from ...deadlines import scaled
 from ..faulty import FaultyEngine
@@ -157,3 +162,28 @@ async def test_keys_that_others_can_change_fail_a_reload(tmp_path: Path) -> None
     (line,) = log
     assert line["event"] == "reload failed: keys not usable, keeping the old config and keys"
     assert "publish.curve.authorized_keys_dir: other users can write" in line["problems"]
+
+
+def test_what_a_reload_of_known_things_costs() -> None:
+    """A memory holds what the model saw: another lens or a filled mask makes it worthless, another scale does not.
+
+    Other outputs need another memory too.
+    """
+    lens = Calibration((64, 48), (50.0, 50.0), (31.5, 23.5), "brown", (-0.2, 0.05))
+    mask = Mask(polygons=(((0.0, 0.0), (9.0, 0.0), (0.0, 9.0)),))
+    camera = CameraConfig("a", "synthetic:", view=ViewConfig(calibration=lens))
+    kept = (
+        ViewConfig(calibration=lens, metres_per_unit=2.0),
+        ViewConfig(calibration=lens, mask=mask),
+        ViewConfig(calibration=lens, known_distance=KnownDistance(1.0, 0.0, 1.0)),
+        ViewConfig(calibration=replace(lens, file="/elsewhere.yaml")),
+    )
+    for view in kept:
+        assert keeps_memory(camera, replace(camera, view=view))
+    for view in (
+        ViewConfig(),
+        ViewConfig(calibration=replace(lens, coefficients=(-0.3, 0.05))),
+        ViewConfig(calibration=lens, mask=mask, mask_fill=MaskFill.BLACK),
+    ):
+        assert not keeps_memory(camera, replace(camera, view=view))
+    assert not keeps_memory(camera, replace(camera, outputs=(OutputKind.POSE,)))

@@ -16,8 +16,8 @@ CPU = torch.device("cpu")
 def test_images_that_no_step_took_are_released_at_the_next_prefetch() -> None:
     geometry = resize_geometry((64, 48), ResizeMode.CROP, 56, 14)
     preprocessor = ImagePreprocessor(CPU)
-    preprocessor.prefetch([(frame("a", number), geometry) for number in range(3)])
-    preprocessor.prefetch([(frame("a", 3), geometry)])
+    preprocessor.prefetch([(frame("a", number), geometry, None) for number in range(3)])
+    preprocessor.prefetch([(frame("a", 3), geometry, None)])
     assert len(preprocessor._prefetched) == 1
 
 

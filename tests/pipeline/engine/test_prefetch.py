@@ -12,7 +12,7 @@ from retinad.pipeline.engine import prefetch
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.executor import StepOutput
 from retinad.pipeline.engine.host_copy import HostCopy
-from retinad.pipeline.engine.images import ImagePreprocessor
+from retinad.pipeline.engine.images import Change, ImagePreprocessor
 from retinad.pipeline.engine.model_runner import WhileDeviceBusy
 from retinad.pipeline.engine.prefetch import NAP_S, PREPARE_SHARE, SPARE_SHARE, Prefetcher
 from retinad.pipeline.engine.preprocess import ResizeGeometry
@@ -27,9 +27,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sums: list[int] = []
     make = ImagePreprocessor.make
 
-    def counted(preprocessor: ImagePreprocessor, pixels: Pixels, geometry: ResizeGeometry) -> Tensor:
+    def counted(
+        preprocessor: ImagePreprocessor, pixels: Pixels, geometry: ResizeGeometry, change: Change | None = None
+    ) -> Tensor:
         sums.append(int(pixels.sum()))
-        return make(preprocessor, pixels, geometry)
+        return make(preprocessor, pixels, geometry, change)
 
     monkeypatch.setattr(ImagePreprocessor, "make", counted)
     return sums

@@ -49,7 +49,9 @@ FEATURES = Features(
     latency_us={"queue": 10, "preprocess": 20, "model": 30},
     context=Context(frames=72, history_frames=8, forgotten_frames=3),
     keyframe_flow_px=12.5,
+    known_intrinsics=(400.0, 401.0, 320.0, 240.0),
     geometry=Geometry(
+        unit_reason="it is measured later",
         alignment=Alignment(
             scale=2.0,
             rotation=(0.5, -0.5, 0.5, 0.5),
@@ -108,6 +110,8 @@ def test_a_header_describes_its_features() -> None:
                 reason="depths differ",
             ),
             keyframe_flow_px=12.5,
+            known_intrinsics=(400.0, 401.0, 320.0, 240.0),
+            unit_reason="it is measured later",
         ),
         tensors=(
             TensorHeader(name="layer3/pooled", dtype="<f2", shape=(2, 3, 4), nbytes=48, layer=3, group="pooled"),
