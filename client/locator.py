@@ -1,6 +1,7 @@
 """Asks a service where a picture was taken, from what one of its cameras remembers now."""
 
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -73,13 +74,15 @@ class Locator:
         """
         deadline_s = time.monotonic() + timeout_s
         self._socket.send_multipart(encode_query(camera, picture, timeout_s))
-        if not self._socket.poll(max(0, round((deadline_s - time.monotonic()) * 1000))):
-            raise TimeoutError(
-                f"no answer from {self._endpoint} in {timeout_s:g} s: check that the service runs, that this is its "
-                "publish.locate_endpoint, and, if it encrypts, the CURVE keys"
-            )
-        parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        return decode_answer([part.buffer for part in parts])
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            if self._socket.poll(round(left_s * 1000) + 1):
+                with suppress(zmq.Again):  # what came was the late answer to an earlier request
+                    parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                    return decode_answer([part.buffer for part in parts])
+        raise TimeoutError(
+            f"no answer from {self._endpoint} in {timeout_s:g} s: check that the service runs, that this is its "
+            "publish.locate_endpoint, and, if it encrypts, the CURVE keys"
+        )
 
     def close(self) -> None:
         """Close the connection. Idempotent. Records already received stay valid."""

@@ -9,8 +9,6 @@ import struct
 import sys
 from typing import BinaryIO
 
-from .images import decode
-
 LENGTH = struct.Struct("=Q")
 """Precedes a picture's bytes: their number."""
 ANSWER = struct.Struct("=IIQ")
@@ -20,6 +18,8 @@ pixels, uint8 [height, width, 3], BGR, or the reason as text."""
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Decode pictures until there are no more requests."""
+    from .images import decode  # OpenCV, which those who only talk to this process need not load
+
     while len(head := requests.read(LENGTH.size)) == LENGTH.size:
         data = requests.read(*LENGTH.unpack(head))
         try:

@@ -356,7 +356,7 @@ def test_a_subscriber_is_advised_about_the_keys_that_it_lacks_or_has_too_many_of
         Subscriber(publisher.endpoints[0], curve=client if with_keys else None) as subscriber,
         pytest.raises(TimeoutError, match=rf"refuses the connection\. .*{advice}"),
     ):
-        subscriber.receive(0.5)
+        subscriber.receive(scaled(0.5))
 
 
 def test_a_refused_subscriber_can_say_so_long_before_it_gives_up(keys: Keys) -> None:
