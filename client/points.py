@@ -53,23 +53,28 @@ class ViewPoints:
 
 
 def points_of(view: DepthView) -> ViewPoints:
-    """Compute the points of a depth map.
+    """Compute the points of a depth map. Numbers too large for float32 become infinite.
 
     Left out are pixels without a depth, or with too little confidence, and those that show no part of the captured
     frame, such as padding. No point is left if the camera matrix or the pose is not finite.
     """
+    with np.errstate(invalid="ignore", over="ignore"):  # any numbers may come from the network
+        return _points_of(view)
+
+
+def _points_of(view: DepthView) -> ViewPoints:
     depth = view.depth.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        seen = np.isfinite(depth) & (depth > 0)
-        if view.confidence is not None:
-            seen &= view.confidence.astype(np.float64) >= view.min_confidence
+    seen = np.isfinite(depth) & (depth > 0)
+    if view.confidence is not None:
+        seen &= view.confidence.astype(np.float64) >= view.min_confidence
     camera = view.camera.astype(np.float64)
     pose = None if view.pose is None else view.pose.astype(np.float64)
     if not _is_usable(camera) or (pose is not None and not np.isfinite(pose).all()):
         seen[:] = False
         camera = np.eye(3)
     rows, columns = np.nonzero(seen)
-    pixels = np.stack((columns * view.stride, rows * view.stride, np.ones_like(rows))).astype(np.float64)
+    stride = float(view.stride)
+    pixels = np.stack((columns * stride, rows * stride, np.ones(len(rows))))
     x, y = np.rint(view.to_source.astype(np.float64) @ pixels)
     left, top, width, height = view.shown
     inside = (x >= left) & (x < left + width) & (y >= top) & (y < top + height)

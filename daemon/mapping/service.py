@@ -53,6 +53,7 @@ def open_service(
 def posed_frame(record: FeaturesRecord) -> PosedFrame:
     """The parts of a record that matter here."""
     geometry, names = record.geometry, record.tensors.keys()
+    pose = finite_pose(record.world_from_camera) if "pose/world_from_camera" in names else None
     return PosedFrame(
         world_epoch=record.epoch if geometry is None else geometry.world_epoch,
         epoch=record.epoch,
@@ -60,9 +61,16 @@ def posed_frame(record: FeaturesRecord) -> PosedFrame:
         time_ns=record.capture_unix_ns,
         unit="stream" if geometry is None else geometry.unit,
         doubt=None if geometry is None else geometry.alignment.reason,
-        pose=finite_pose(record.world_from_camera) if "pose/world_from_camera" in names else None,
-        view=depth_view(record) if names >= _DEPTH_TENSORS else None,
+        pose=pose,
+        view=depth_view(record) if pose is not None and _has_depth(record) else None,
     )
+
+
+def _has_depth(record: FeaturesRecord) -> bool:
+    if not record.tensors.keys() >= _DEPTH_TENSORS:
+        return False
+    depth = record.depth
+    return depth.ndim == 2 and record.depth_confidence.shape == depth.shape and record.intrinsics.shape == (3, 3)
 
 
 def _choose(

@@ -176,6 +176,17 @@ def test_a_crop_that_reaches_beyond_the_frame_is_cut() -> None:
     assert len(record(crop=(10**6, 0, 1, 1)).points(image=image)[0]) == 0
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e308])
+def test_no_number_from_the_network_warns_or_makes_an_index_fail(number: float) -> None:
+    """Warnings are errors here, as in many a subscriber."""
+    image = np.zeros((2 * SIZE[1], 2 * SIZE[0], 3), np.uint8)
+    lost = record(to_source=((number, 0.0, 0.5), (-number, 2.0, number)))
+    assert lost.points(image=image)[0].shape == (0, 3)
+    assert len(record(geometry=GeometryHeader(map_stride=2**64 - 1)).points(image=image)[0]) == 1  # pixel (0, 0)
+    far = record(pose=np.column_stack([np.eye(3), np.full(3, 3e38)]), depth=np.full((SIZE[1], SIZE[0]), 6e4)).points()
+    assert len(far[0]) == SIZE[0] * SIZE[1]
+
+
 @pytest.mark.parametrize("camera", [np.nan, 0.0])
 def test_without_a_camera_matrix_no_pixel_has_a_direction(camera: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posed, "CAMERA", np.full((3, 3), camera, np.float32))

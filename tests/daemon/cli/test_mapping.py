@@ -161,6 +161,18 @@ def test_a_cloud_needs_depths_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "publishes pose and depth" in capsys.readouterr().err
 
 
+def test_maps_of_another_shape_are_no_depths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What comes from the network never ends the command with a traceback."""
+
+    def act(service: FakeService) -> None:
+        send(service, 0, PATH[0], depth=np.ones((2, SIZE[1], SIZE[0])))
+        service.say(EndHeader(camera="robot", reason="finished"))
+
+    with served(act) as endpoint:
+        assert run_command(["cloud", endpoint, "-o", str(tmp_path / "c.ply")]) == ExitCode.NO_INPUT
+    assert "could be used: nothing was written" in capsys.readouterr().err
+
+
 def test_a_service_of_an_earlier_version_is_followed(tmp_path: Path) -> None:
     """It does not say what its cameras publish."""
     with served(cameras=(CameraHeader(name="robot"),)) as endpoint:
