@@ -13,7 +13,9 @@ from .outputs import HeadInputs
 from .token_shape import TokenShape
 
 FRAMES_AT_ONCE = 2
-"""Number of frames whose maps are computed together. More would take more memory, see `batch_size.head_bytes`."""
+"""Number of frames whose maps are computed together. Measured at 518 x 378 pixels on an H200 with torch 2.11, per frame
+and in all: 1 frame at once 2.60 ms and 0.42 GB, 2 frames 1.90 ms and 0.65 GB, 4 frames 1.72 ms and 1.29 GB, 16 frames
+1.54 ms and 5.14 GB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
