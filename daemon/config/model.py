@@ -204,6 +204,7 @@ def _check_kinds(model: ModelConfig) -> Iterator[KeyFault]:
             path,
             f"depth and points are computed from layers {', '.join(map(str, network.dense_head.layers))}, but depth = "
             f"{network.depth} has layers 0 to {network.depth - 1}",
+            f"set depth = {deepest + 1} or more, or leave them out of outputs",
         )
     if OutputKind.POSE in outputs and 2 * network.channels % network.camera_head.heads:
         wanted = f"expected a multiple of {network.camera_head.heads} for 2 x channels (the camera head's heads)"
