@@ -87,7 +87,9 @@ def _check_layout(
     if kv_cache.data_ptr() % ALIGNMENT_BYTES or kv_cache.stride(0) * kv_cache.element_size() % ALIGNMENT_BYTES:
         raise ValueError(f"kv_cache: expected keys and values aligned to {ALIGNMENT_BYTES} bytes")
     if not ranges.is_contiguous():
-        raise ValueError(f"ranges: expected a contiguous tensor, got strides {list(ranges.stride())}")
+        raise ValueError(
+            f"ranges: expected a contiguous tensor, got shape {list(ranges.shape)} with strides {list(ranges.stride())}"
+        )
     if ranges.device.type == "cpu":
         _check_slots(ranges, shape.T)
 

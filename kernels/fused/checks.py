@@ -26,7 +26,9 @@ def expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[torc
     """
     expect_view(name, tensor, shape, dtypes, like)
     if not tensor.is_contiguous():
-        raise ValueError(f"{name}: expected a contiguous tensor, got strides {list(tensor.stride())}")
+        raise ValueError(
+            f"{name}: expected a contiguous tensor, got shape {list(tensor.shape)} with strides {list(tensor.stride())}"
+        )
 
 
 def expect_view(

@@ -101,7 +101,7 @@ def _check(
     expect("packed", packed, tuple(packed.shape), FLOATS, packed)
     F, P, _, H, D = packed.shape
     if norm is None and tables is None and query is None and append is None:
-        raise ValueError("expected at least one of norm, tables, query and append: there is nothing to do")
+        raise ValueError("there is nothing to do: expected at least one of norm, tables, query and append")
     if norm is not None:
         for name in ("query_weight", "query_bias", "key_weight", "key_bias"):
             expect(name, getattr(norm, name), (D,), FLOAT32, packed)

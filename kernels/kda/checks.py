@@ -152,7 +152,7 @@ def _check_options(options: KdaOptions) -> None:
     if options.use_gate_in_kernel and lower_bound is not None and not (MIN_LOWER_BOUND <= lower_bound < 0):
         raise ValueError(f"lower_bound: expected a value in [{MIN_LOWER_BOUND}, 0), got {lower_bound}")
     if options.allow_neg_eigval and not options.use_beta_sigmoid_in_kernel:
-        raise ValueError("allow_neg_eigval: expected use_beta_sigmoid_in_kernel to be True too, got False")
+        raise ValueError("allow_neg_eigval=True needs use_beta_sigmoid_in_kernel=True, got False")
     if options.chunk_size not in (16, 32, 64):
         raise ValueError(f"chunk_size: expected 16, 32 or 64, got {options.chunk_size}")
 

@@ -22,17 +22,17 @@ def check_writing(
     """Raise ValueError unless final states can be written as requested; in place, that needs `dtype` and dense rows."""
     if final_state_indices is not None:
         if not inplace or state_indices is None or states is None:
-            raise ValueError("final_state_indices: expected inplace_final_state and state_indices to be given too")
+            raise ValueError("final_state_indices needs inplace_final_state=True and state_indices")
         check_indices("final_state_indices", final_state_indices, N, states.shape[0])
         check_devices(states.device, final_state_indices=final_state_indices)
     if not inplace:
         return
     if states is None:
-        raise ValueError("initial_state: expected a tensor to write to, because of inplace_final_state, got None")
+        raise ValueError("inplace_final_state=True needs initial_state, where final states are written, got None")
     if states.dtype != dtype or not rows_are_dense(states):
         raise ValueError(
-            f"initial_state: expected {dtype} with dense rows for inplace_final_state, "
-            f"got {states.dtype} with strides {list(states.stride())}"
+            f"initial_state: inplace_final_state=True needs rows that are dense, expected {dtype}, got {states.dtype} of "
+            f"shape {list(states.shape)} with strides {list(states.stride())}"
         )
 
 

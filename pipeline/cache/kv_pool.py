@@ -81,7 +81,7 @@ class KVCachePool:
     Args:
         shape: what determines each stream's memory.
         limit_bytes: maximum total size of the buffers; None for as much as the device has.
-        beside: another pool, with which this one shares the limit; it must be given its limit itself.
+        beside: another pool. The size of each of the two counts towards the other's limit.
     """
 
     def __init__(self, shape: PoolShape, limit_bytes: int | None = None, beside: "KVCachePool | None" = None) -> None:

@@ -108,7 +108,10 @@ class PageTable:
             if starts[0] or any(b <= a for a, b in pairwise(starts)):
                 raise ValueError(f"starts must begin with 0 and increase, got {starts}")
         if not len(self.query_starts) == len(self.page_starts) == len(self.last_page_tokens) + 1:
-            raise ValueError("the arrays are for different numbers of groups")
+            raise ValueError(
+                "the arrays must be for the same number of groups, got lengths of "
+                f"{len(self.query_starts)}, {len(self.page_starts)} and {len(self.last_page_tokens)}"
+            )
         if len(self.pages) != self.page_starts[-1] or not 0 <= min(self.pages) <= max(self.pages) < pool_pages:
             raise ValueError(f"expected {self.page_starts[-1]} page numbers below {pool_pages}, got {self.pages}")
         if not all(1 <= last <= self.page_tokens for last in self.last_page_tokens):
@@ -118,8 +121,8 @@ class PageTable:
         largest = max(self.page_tokens * row_numbers, self.query_starts[-1] * row_numbers, sum(self.tokens))
         if largest > INT32_MAX:
             raise ValueError(
-                f"the largest number, {largest}, exceeds 32 bits, for {self.query_starts[-1]} queries of {row_numbers} "
-                "numbers"
+                f"the largest offset, {largest}, does not fit in 32 bits, for {self.query_starts[-1]} queries of "
+                f"{row_numbers} numbers"
             )
 
 

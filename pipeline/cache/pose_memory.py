@@ -19,7 +19,7 @@ from .window import CacheLayout, StepPlan
 
 
 def pose_layout(stream: StreamConfig) -> CacheLayout:
-    """The layout of a stream's pose memory: all keyframes of the epoch, and the scale frames for ever.
+    """The layout of a stream's pose memory, which holds the scale frames and all keyframes of the epoch.
 
     Without epochs, it keeps the last `history_frames` keyframes, or `window` if that is more.
     """
@@ -105,7 +105,7 @@ class PoseStep:
 
     @property
     def capacity(self) -> int:
-        """Most slots that a frame of these streams can ever see."""
+        """The largest number of slots that a frame of these streams can ever see."""
         return max(state.window.layout.slots for state in self._states)
 
     def tables(self, width: int | None = None) -> PoseTables:

@@ -28,9 +28,9 @@ class _StreamStep:
 class Step:
     """Appends keys and values layer by layer and computes attention; `commit` makes the step take effect.
 
-    A context manager. If it is left without `commit`, a stream is unchanged if none of its visible slots can have been
-    overwritten (nothing was appended yet, or the step has no keyframe of it); otherwise the stream is emptied. So no
-    stream is ever half written, wherever an exception occurs. A layer is complete after its `attend`, and `commit`
+    A context manager. If it is left without `commit` after something was appended, streams with a keyframe in this step
+    are emptied, since slots that they see may have been overwritten; all others are unchanged. So no stream is ever
+    half written, wherever an exception occurs. A layer is complete after its `attend`, and `commit`
     cannot fail.
 
     Args:
@@ -49,7 +49,7 @@ class Step:
     ) -> None:
         self._pool = states[0].pool
         if any(state.pool is not self._pool for state in states) or len(set(map(id, states))) < len(states):
-            raise ValueError("the streams of a step must be of one pool, and none may occur twice")
+            raise ValueError("the streams of a step must share one pool, and none may occur twice")
         self.plans = tuple(planned(state, count) for state, count in zip(states, frames, strict=True))
         spans = [state.span for state in states]
         self._streams = tuple(

@@ -12,8 +12,7 @@ from ..model.devices import torch_dtype
 from .token_shape import TokenShape
 
 HEADROOM = 10
-"""One part in this many of a GPU's memory is reserved for activations, which take at most 1 GiB for 8 frames of the
-released model."""
+"""1 / HEADROOM of a GPU's memory is kept free for activations. Eight frames of the released model take at most 1 GiB."""
 
 
 def pool_shape(config: ModelConfig) -> PoolShape:

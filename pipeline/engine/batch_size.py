@@ -24,8 +24,8 @@ BLOCK_BYTES = 64
 """Size of a block's activations for each channel of each token, in bytes."""
 
 MAP_BYTES = 32
-"""Size of a dense head's activations for each pixel and each channel of its last convolution's input, in bytes. Measured
-on an H200 with torch 2.11, for two frames of 518 x 378 pixels: 12.7. It is counted twice, since a captured step keeps
+"""Memory in bytes that a dense head needs per pixel, and per channel of its last convolution's input. Measured on an
+H200 with torch 2.11, for two frames of 518 x 378 pixels: 12.7. That is counted twice, since a captured step keeps
 memory of its own, and rounded up."""
 
 
@@ -80,9 +80,9 @@ def largest_frames_per_step(
             return frames
     one_frame = gib(step_bytes(model, tokens) + head_bytes(model, tokens))
     raise AdmissionError(
-        f"not enough memory for the recording: its stream needs {shape.describe(layout)}, but may use only "
-        f"{gib(room.pool_bytes)}; together with {one_frame} for a step of one frame it must fit in "
-        f"{gib(room.free_bytes)}"
+        f"not enough memory for the recording: its stream needs {shape.describe(layout)}, and may use "
+        f"{gib(room.pool_bytes)}; the stream and a step of one frame ({one_frame}) must fit in "
+        f"{gib(room.free_bytes)} together"
     )
 
 

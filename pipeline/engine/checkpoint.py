@@ -96,8 +96,8 @@ class SavedStream:
     Attributes:
         schema: version of the file format.
         camera: name of the camera whose stream was saved.
-        saved_unix_ns: when the memory had its last frames, in nanoseconds since 1970: the time of writing or, if the
-            stream was restored and has had no frame since, the time in the file that it was restored from.
+        saved_unix_ns: when the memory had its last frames, in nanoseconds since 1970. Usually that is when the file was
+            written. A stream that was restored and has had no frame since keeps the time of the file it came from.
         setting: the settings that must match.
         source_size, model_size, grid: sizes of the stream's frames.
         counters: the stream's counters.
@@ -196,7 +196,7 @@ def load_stream(
             stream.motion.restore(saved.keyframe, keyframe_depth)
     except ValueError as error:
         stream.restart()
-        raise StateError(f"{path} is damaged: its poses have {error}") from error
+        raise StateError(f"{path} is damaged: its poses cannot be read: {error}") from error
     return saved
 
 

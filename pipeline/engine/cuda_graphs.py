@@ -34,12 +34,12 @@ MOST_GRAPHS = 32
 """Maximum number of graphs kept. Each takes about ten megabytes; the least recently used one is evicted."""
 
 EARNED_RUNS = 64
-"""Number of runs without a graph before a kind of step evicts another kind's graph. If this were 1, and the kinds that
-alternate were one more than there is room for, every step would capture a graph, which costs more than running the step
-without one. The number is chosen, not measured."""
+"""Number of runs without a graph before a kind of step evicts another kind's graph. If this were 1, and
+one kind more than there is room for came in turn, every step would capture a graph, which costs more than running the
+step without one. The number is chosen, not measured."""
 
 RETRY_RUNS = 1000
-"""After a capture that found no room, the number of runs without a graph before the next attempt."""
+"""Number of runs without a graph before the next attempt, after a capture has found no room."""
 
 Kind = tuple[TokenShape, Wanted, int]
 """The kind of a step: its frames' token shape, what is computed for each frame, and the most poses that a frame sees.
@@ -210,7 +210,7 @@ class CudaGraphRunner:
         except (RuntimeError, MemoryError) as error:
             if is_device_failure(error):
                 raise DeviceError(
-                    f"a CUDA graph could not be captured (execution = 'fused' needs none): {error}"
+                    f"a CUDA graph could not be captured: {error} (with execution = 'fused' none is needed)"
                 ) from error
             if not is_out_of_memory(error):
                 raise

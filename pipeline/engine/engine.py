@@ -121,7 +121,7 @@ class Engine:
             camera: the camera's name.
             stream: the stream's settings.
             resize: how frames are fitted to the model's image size.
-            crop: which part of the captured frames they are; a saved memory of another part is not restored.
+            crop: the part of the captured frames that the frames are; a saved memory of another part is not restored.
             outputs: the kinds of outputs to publish, all among the model's; None for all of the model's.
             known: what is known of the camera's view; None for nothing.
 

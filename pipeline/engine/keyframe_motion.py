@@ -1,7 +1,7 @@
 """Chooses a stream's keyframes by motion: how far the image has moved since the last keyframe.
 
-A frame's own pose is known only after its step, when it has entered the memory or not. So each frame decides about the
-next one.
+A frame's pose is known only after its step. By then the frame has entered the memory, or it has not. So each frame
+decides about the next one.
 """
 
 from collections.abc import Sequence

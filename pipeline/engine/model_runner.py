@@ -137,8 +137,8 @@ class ModelRunner:
 
         Args:
             chunk: the stream, which has a memory, and the frame.
-            plan, pose_plan: see `StreamWindow.plan_query`: of the stream's KV cache and, if it has one, of its pose
-                memory.
+            plan, pose_plan: the plans for the stream's KV cache and for its pose memory, if it has one; see
+                `StreamWindow.plan_query`.
             started_ns: monotonic time at which the query began.
 
         Returns:

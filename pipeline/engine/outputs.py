@@ -8,7 +8,7 @@ arrays are views of that copy, which is never overwritten.
 To add an output, say normals:
 
 1. `frames.OutputKind`: add a member for the kind of its numbers.
-2. Write a module in this folder with a class that implements `OutputHead`; `map_outputs.DepthOutput` is an example.
+2. Write a module in this folder with a class that implements `OutputHead`; `pose_outputs.PoseOutput` is an example.
    Whatever it reads besides tokens becomes a field of `HeadInputs`, an argument of `OutputHeads.gather`, which
    `model_runner` (plain) and `cuda_graphs` (fused, captured) call. Its weights are a head of `model.network.Network`.
 3. `heads.make_heads`: append the head if `outputs` has the kind. A head that no frame wants costs nothing.

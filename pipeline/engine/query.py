@@ -20,7 +20,7 @@ from .stepper import GeometryOf
 from .stream import PreparedFrame, Stream
 
 ANSWERED = frozenset((OutputKind.POSE, OutputKind.DEPTH))
-"""The kinds of outputs that a query answers with, as far as the stream publishes them. It must publish poses."""
+"""The kinds of outputs in an answer, as far as the stream publishes them."""
 
 
 class QuerySlots:
@@ -36,7 +36,7 @@ class QuerySlots:
         self._tokens = 0
 
     def beside(self, state: StreamState) -> int:
-        """The first slot, counted from the first one of a stream, for one frame of this stream.
+        """The first of the slots for one frame of a stream, counted from the stream's own first slot.
 
         Raises:
             AdmissionError: the pool has no room for one more frame.

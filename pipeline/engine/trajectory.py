@@ -126,7 +126,7 @@ class Trajectory:
 
     @property
     def to_published(self) -> Similarity:
-        """Maps the present epoch's frame of reference to what is published: that of `world_epoch`, in `unit`."""
+        """Maps the present epoch's frame of reference to that of `world_epoch`, in metres if `unit` is known."""
         metres = self.unit.metres
         return self.to_world if metres is None else Similarity(metres, np.eye(3), np.zeros(3)).after(self.to_world)
 

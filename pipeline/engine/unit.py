@@ -9,7 +9,7 @@ from ..geometry.pose import Floats
 from ..view_config import KnownDistance, ViewConfig
 
 _LEAST = 1e-6
-"""Distances below this part of the positions' own size are taken for zero: float32 poses do not hold them."""
+"""Distances below this fraction of the largest coordinate count as zero, since float32 poses cannot resolve them."""
 
 
 @dataclass(slots=True, eq=False)

@@ -56,7 +56,7 @@ def check_weights(config: ModelConfig) -> None:
     """Check that the configured file has exactly this network's weights, by their names and shapes alone.
 
     Raises:
-        CheckpointError: it cannot be read, or has not.
+        CheckpointError: the file cannot be read, or has other weights.
     """
     if config.checkpoint is not None or config.backbone_checkpoint is not None:
         _weights(blank_model(config), config)

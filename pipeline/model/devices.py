@@ -10,10 +10,10 @@ _START_FAILURES = (
     "Unexpected error from cudaGetDeviceCount()",
     "No CUDA GPUs are available",
 )
-"""How PyTorch words a device that does not start, as while its driver is being set up, or after it fell off the bus."""
+"""Words of PyTorch's errors about a device that does not start, for example while its driver is being set up."""
 
 _INSTALLATION = ("NVIDIA driver on your system is too old", "Found no NVIDIA driver", "not compiled with CUDA enabled")
-"""How PyTorch words a device that cannot start as it is installed."""
+"""Words of PyTorch's errors about a device that cannot start until its installation is changed."""
 
 _DEVICE_FAILURES = ("CUDA error", "Triton Error [CUDA]", "illegal memory access", *_START_FAILURES)
 _OUT_OF_MEMORY = ("CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED", "[CUDA]: out of memory")
@@ -42,7 +42,7 @@ def is_device_failure(error: Exception) -> bool:
 
 
 def installation_fault(error: Exception) -> str | None:
-    """How the device's installation has to change, in PyTorch's words; None if the error is of another kind."""
+    """What must change in the device's installation, in PyTorch's words; None if the error is of another kind."""
     text = str(error).partition("\n")[0]
     return text if any(words in text for words in _INSTALLATION) else None
 

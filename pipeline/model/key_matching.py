@@ -55,7 +55,7 @@ def checkpoint_weights(model: Network, path: Path) -> Iterator[tuple[str, Tensor
 
 
 def match_checkpoint(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> MatchedKeys:
-    """Match the tensors of the file at `path` with a whole network's state dict; the errors of `checkpoint_weights`."""
+    """Match the tensors of the file at `path` with a network's state dict; raises what `checkpoint_weights` raises."""
     matched = _match(wanted, tensors, partial(_network_keys, heads=_heads(wanted)))
     absent = [head for head in _heads(wanted) if not any(name.startswith(head) for name in matched.found)]
     missing = [name for name in wanted if name not in matched.found]

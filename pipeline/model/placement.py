@@ -7,7 +7,7 @@ from ..config import DType
 from ..errors import ModelError
 
 CARD = "card"
-"""In place of a device: a GPU that need not be in this machine."""
+"""Stands for a device: a GPU that need not be in this machine."""
 
 
 def resolve_device(device: str) -> str:

@@ -38,7 +38,7 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
         if expected != own.keys():
             key = min(expected ^ own.keys())
             which = "lacks" if key in expected else "also holds"
-            raise CheckpointError(f"checkpoint {path}: {file.name} {which} {key}, contrary to the index")
+            raise CheckpointError(f"checkpoint {path}: {file.name} {which} {key}, but the index says otherwise")
         tensors.update(own)
     return tensors
 
@@ -92,7 +92,7 @@ def _translated(path: Path) -> Iterator[None]:
     except OSError as error:
         raise CheckpointError(f"checkpoint {path}: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:
-        raise CheckpointError(f"checkpoint {path} holds objects that could run code: refused") from error
+        raise CheckpointError(f"checkpoint {path} is refused, because it holds objects that could run code") from error
     except (SafetensorError, RuntimeError, EOFError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
 

@@ -9,7 +9,7 @@ from ..errors import CheckpointError
 from ..files.readable import why_unreadable
 
 INDEX = ".index.json"
-"""How the name of an index ends: `model.safetensors.index.json`, as the libraries that write shards call it."""
+"""The end of an index's name, which the libraries that write shards call `model.safetensors.index.json`."""
 
 ZIP_START = b"PK\x03\x04"
 OLD_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
@@ -38,7 +38,7 @@ def weight_files(path: Path) -> tuple[Path, ...]:
 
 
 def weights_fault(path: Path) -> str | None:
-    """What is wrong with the files of configured weights as files, without their path; None if nothing is."""
+    """What is wrong with the files of the configured weights, whatever they contain; None if nothing is."""
     if (fault := _file_fault(path)) is not None or not _is_index(path):
         return fault
     try:

@@ -24,9 +24,10 @@ from .slow_subscribers import host_of, peer_name
 
 LOOK_S = 0.02
 SAMPLED_BYTES_S = 10 << 20
-"""Number of bytes per second that an ipc peer is taken to have sent since the last check if bytes from it wait now. The
-kernel does not count what a Unix socket receives, and libzmq reads about 100 MiB/s: bytes wait at a check with a
-probability that grows with the peer's rate, so over many checks the sum is about a tenth of what it sent."""
+"""The rate, in bytes per second since the last check, at which an ipc peer is taken to have sent if bytes from it wait
+to be read now. The kernel does not count what a Unix socket receives. libzmq reads about 100 MiB/s, so the faster a
+peer sends, the more often bytes wait at a check. Over many checks, the sum is about a tenth of what the peer has
+sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ class Inbound:
 
 
 def excess(peers: list[Inbound], limits: InboundLimits = SUBSCRIBERS) -> list[Inbound]:
-    """The connections to cut: those above the limit of one, and the largest while the total is above its limit."""
+    """The connections to cut: all above the limit for one peer, and the largest of the others until these are below the
+    limit for all peers."""
     over = [peer for peer in peers if peer.level > limits.peer_bytes]
     rest = sorted((peer for peer in peers if peer.level <= limits.peer_bytes), key=lambda peer: peer.level)
     total = sum(peer.level for peer in rest)

@@ -153,7 +153,7 @@ def test_wrong_writing_is_refused() -> None:
     call = pooled(torch.device("cpu"), False)
     rows = torch.tensor([0, 1, 2, 3])
     for options, message in [
-        ({"final_state_indices": rows}, "final_state_indices: expected inplace_final_state"),
+        ({"final_state_indices": rows}, "final_state_indices needs inplace_final_state=True"),
         (
             {"inplace_final_state": True, "initial_state": call.options["initial_state"].half()},
             "expected torch.float32",

@@ -351,7 +351,7 @@ def test_wrong_shapes_are_named() -> None:
         ({"chunk_size": 48}, "chunk_size: expected 16, 32 or 64, got 48"),
         ({"lower_bound": -6.0, "use_gate_in_kernel": True}, r"lower_bound: expected a value in \[-5.0, 0\), got -6.0"),
         ({"lower_bound": 0.0, "use_gate_in_kernel": True}, "lower_bound"),
-        ({"allow_neg_eigval": True}, "allow_neg_eigval: expected use_beta_sigmoid_in_kernel to be True"),
+        ({"allow_neg_eigval": True}, "allow_neg_eigval=True needs use_beta_sigmoid_in_kernel=True"),
         (
             {"initial_state": torch.zeros(2, 4, 16, 24)},
             r"initial_state: expected shape \[N, HV, K, V\] = \[1, 4, 16, 24\]",
