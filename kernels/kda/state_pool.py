@@ -31,7 +31,7 @@ def check_writing(
         raise ValueError("inplace_final_state=True needs initial_state, where final states are written, got None")
     if states.dtype != dtype or not rows_are_dense(states):
         raise ValueError(
-            f"initial_state: inplace_final_state=True needs rows that are dense, expected {dtype}, got {states.dtype} of "
+            f"initial_state: inplace_final_state=True needs dense rows, expected {dtype}, got {states.dtype} of "
             f"shape {list(states.shape)} with strides {list(states.stride())}"
         )
 

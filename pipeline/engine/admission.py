@@ -12,7 +12,7 @@ from ..model.devices import torch_dtype
 from .token_shape import TokenShape
 
 HEADROOM = 10
-"""1 / HEADROOM of a GPU's memory is kept free for activations. Eight frames of the released model take at most 1 GiB."""
+"""1 / HEADROOM of a GPU's memory is kept free for activations. Eight frames of the released model need up to 1 GiB."""
 
 
 def pool_shape(config: ModelConfig) -> PoolShape:

@@ -270,5 +270,5 @@ def test_a_step_of_a_wrong_size_is_refused(frames: int) -> None:
 def test_the_streams_of_a_step_are_of_one_pool_each_once() -> None:
     state = new_state(StreamConfig(1, 2))
     for states in ([state, state], [state, new_state(StreamConfig(1, 2))]):
-        with pytest.raises(ValueError, match="of one pool, and none may occur twice"):
+        with pytest.raises(ValueError, match="share one pool, and none may occur twice"):
             Step(states, [1, 1], BACKENDS["dense"])
