@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -10,6 +11,7 @@ from ..frames import OutputKind
 from .attention import CacheStep
 from .camera_head import CameraHead
 from .dense_head import DenseHead
+from .file_keys import LINGBOT_MAP_KEYS, FileKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +22,29 @@ class FrameNumbers:
         times: for each frame, the number of frames committed to its stream before it; there is no upper limit.
         first: whether each frame is its stream's very first.
         scale: whether each frame is one of its stream's first `scale_frames`.
+        later: for each frame, the number of frames after its stream's first step and before it; None in that step.
+        windows: for each frame, the number of frames of its window, itself included; in the first step, all of its
+            frames. Only for networks with `slot_tokens`.
     """
 
     times: tuple[int, ...]
     first: tuple[bool, ...]
     scale: tuple[bool, ...]
+    later: tuple[int | None, ...] = ()
+    windows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The pose tokens of HorizonStream, one for each frame of each window.
+
+    Attributes:
+        tokens: float32 [F, W, 2C], after the frame block and after the global block.
+        seen: bool [F, W, W], which slots each slot sees in the camera head; None if each sees all.
+    """
+
+    tokens: Tensor
+    seen: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +57,13 @@ class LayerOutput:
         layer: index of the pair, from 0.
         frame: tokens float32 [F, P, C] after the frame block.
         across: tokens float32 [F, P, C] after the global block, or None.
+        slots: the pose tokens of HorizonStream's deepest pair; otherwise None.
     """
 
     layer: int
     frame: Tensor
     across: Tensor | None
+    slots: Slots | None = None
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
@@ -59,8 +81,10 @@ class Network(nn.Module):
         camera_head: estimates poses.
         depth_head: predicts depth.
         point_head: predicts points.
+        file_keys: how checkpoints name the weights.
     """
 
+    file_keys: ClassVar[FileKeys] = LINGBOT_MAP_KEYS
     network: NetworkConfig
     camera_head: CameraHead | None
     depth_head: DenseHead | None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..config import CameraHeadConfig, DenseHeadConfig, NetworkConfig, StreamConfig
+from ..config import CameraHeadConfig, DenseHeadConfig, HorizonConfig, NetworkConfig, StreamConfig
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,12 @@ def _load_lingbot_map() -> "NetworkBuilder":
     from .lingbot_map import build_lingbot_map
 
     return build_lingbot_map
+
+
+def _load_horizon_stream() -> "NetworkBuilder":
+    from .horizon_stream import build_horizon_stream
+
+    return build_horizon_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,17 @@ LINGBOT_MAP = Preset(
 )
 """The shape of the released LingBot-Map checkpoints (arXiv 2604.14141)."""
 
+HORIZON_STREAM = Preset(
+    name="horizonstream",
+    network=NetworkConfig(register_tokens=0, rope3d=False, horizon=HorizonConfig()),
+    image_width=518,
+    # The first step is one whole window. Older frames remain in the `kda` blocks, and positions in time repeat.
+    stream=StreamConfig(scale_frames=10, window=10, history_frames=0),
+    layers=(4, 11, 17, 23),
+    load_builder=_load_horizon_stream,
+)
+"""The shape of the released HorizonStream checkpoint (arXiv 2605.23889)."""
+
 PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in (TINY, LINGBOT_MAP)})
 """All presets by name; read-only."""
 
@@ -92,5 +109,5 @@ def default_preset(device: str) -> Preset:
 
 def builder_for(name: str) -> "NetworkBuilder":
     """The function that builds the networks of a preset's family; for a name without a preset, that of LingBot-Map."""
-    preset = PRESETS.get(name)
+    preset = HORIZON_STREAM if name == HORIZON_STREAM.name else PRESETS.get(name)
     return _load_lingbot_map() if preset is None else preset.load_builder()
