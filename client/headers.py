@@ -154,7 +154,7 @@ class GeometryHeader(msgspec.Struct, frozen=True, kw_only=True):
     """What a record's poses, depths and points mean.
 
     Attributes:
-        unit: name of the unit of length; `stream` is the stream's own, constant but unknown.
+        unit: name of the unit of length: `metre`, or `stream` for the stream's own, constant but unknown.
         world_epoch: the epoch whose frame of reference is the trajectory's. A new number means a new trajectory.
         map_stride: pixel (column, row) of a map is pixel (map_stride column, map_stride row) of the model's image.
         alignment: maps this record's epoch to the trajectory.

@@ -366,11 +366,13 @@ class ModelConfig:
     @property
     def deepest_layer(self) -> int:
         """Index of the last layer pair that runs: the deepest one whose tokens an output needs."""
+        deepest = self.network.depth - 1
+        maps = self.network.dense_head.layers[-1] if self.network.horizon is None else deepest  # its scale is there
         needed = {
             OutputKind.FEATURES: self.output.layers[-1],
-            OutputKind.POSE: self.network.depth - 1,
-            OutputKind.DEPTH: self.network.dense_head.layers[-1],
-            OutputKind.POINTS: self.network.dense_head.layers[-1],
+            OutputKind.POSE: deepest,
+            OutputKind.DEPTH: maps,
+            OutputKind.POINTS: maps,
         }
         return max(needed[kind] for kind in self.outputs)
 

@@ -256,7 +256,8 @@ class Geometry:
     Attributes:
         alignment: maps the epoch's frame of reference to that of `world_epoch`. The pose encoding stays in the epoch's
             own.
-        unit: name of the unit of length: `stream` for the unknown, but constant, unit of the stream.
+        unit: name of the unit of length: `metre` as the model estimates it, or `stream` for the unknown, but constant,
+            unit of the stream.
         map_stride: a map's pixel (column, row) is the pixel (map_stride column, map_stride row) of the model's image.
         world_epoch: the stream's epoch in whose frame of reference and unit poses, depths and points are published. A
             new number means a new trajectory, which has nothing to do with the previous one.

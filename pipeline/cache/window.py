@@ -234,6 +234,20 @@ class StreamWindow:
             )
         )
 
+    def next_window(self, frames: int) -> int:
+        """With `slot_tokens`, the number of frames of the window in a next step of `frames` frames; otherwise 0.
+
+        The window of a first step is its frames. If they are fewer than a whole window, it grows with every frame.
+        """
+        if not self.layout.slot_tokens:
+            return 0
+        return min(self.layout.window_frames, self.committed + 1) if self.committed else frames
+
+    @property
+    def growing(self) -> bool:
+        """Whether the window of the next step's frames is longer from frame to frame; only with `slot_tokens`."""
+        return self.layout.slot_tokens > 0 and 0 < self.committed < self.layout.window_frames - 1
+
     def plan(self, frames: int) -> StepPlan:
         """Plan a step of `frames` frames: at most `scale_frames` in the first step, later at most `frames_per_step`.
 

@@ -68,6 +68,7 @@ class Trajectory:
     Attributes:
         shared: number of last frames that are kept for the alignment of the next epoch.
         map_stride: see `OutputConfig.map_stride`.
+        unit: name of the unit of length, see `Geometry`.
         world_epoch: the epoch in whose frame of reference and unit everything is published.
         to_world: maps the present epoch's frame of reference to that of `world_epoch`.
         residual: how well the present epoch's alignment fits; None for the first epoch.
@@ -75,6 +76,7 @@ class Trajectory:
 
     shared: int
     map_stride: int = 1
+    unit: str = "stream"
     world_epoch: int = 0
     to_world: Similarity = field(default_factory=Similarity.identity)
     residual: Alignment = field(default_factory=Alignment)
@@ -126,7 +128,7 @@ class Trajectory:
             rotation_residual_degrees=self.residual.rotation_residual_degrees,
             reason=self.residual.reason,
         )
-        return Geometry(alignment, map_stride=self.map_stride, world_epoch=self.world_epoch)
+        return Geometry(alignment, self.unit, self.map_stride, self.world_epoch)
 
     def publish(self, features: Features) -> Features:
         """Map a record from its epoch's frame of reference to the trajectory's, and remember the frame.

@@ -3,7 +3,6 @@
 Its camera head has the layers of `camera_head`, but no memory: it runs over the slots of one frame's window.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,30 +11,12 @@ from torch.nn import functional
 
 from .camera_head import CameraHead
 from .network import LayerOutput, Slots
+from .scale_head import MetricScaleHead
 
 
-class MetricScaleHead(nn.Sequential):
-    """Reads a frame's metric scale from its first token, in float32.
-
-    Args:
-        channels: 2C, the number of channels of the token.
-        hidden: numbers of hidden channels.
-    """
-
-    def __init__(self, channels: int, hidden: Sequence[int]) -> None:
-        first, second = hidden
-        super().__init__(
-            nn.Linear(channels, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, 1)
-        )
-
-    def scale(self, tokens: Tensor) -> Tensor:
-        """The number of metres in the network's unit of length, float32 [F], of tokens float32 [F, 2C]."""
-        logs: Tensor = self(tokens)
-        return logs[:, 0].exp()
-
-    def scale_of(self, layer: LayerOutput) -> Tensor:
-        """The scale of each frame, from the deepest layer's tokens."""
-        return self.scale(torch.cat([part[:, 0] for part in layer.parts], dim=-1))
+def metric_scale(head: MetricScaleHead, layer: LayerOutput) -> Tensor:
+    """The metric scale of each frame, float32 [F], from the deepest layer."""
+    return head.scale(torch.cat([part[:, 0] for part in layer.parts], dim=-1))
 
 
 def window_poses(head: CameraHead, slots: Slots) -> Tensor:

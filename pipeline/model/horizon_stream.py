@@ -32,10 +32,10 @@ from .camera_head import CameraHead
 from .delta_attention import KimiDeltaAttention
 from .delta_state import streaming_config
 from .dense_head import DenseHead
-from .horizon_heads import MetricScaleHead
 from .horizon_keys import HORIZON_KEYS
 from .horizon_rope import PartialRotation, PatchTables, patch_tables, rotation
 from .network import FrameNumbers, LayerOutput, Network, Slots
+from .scale_head import MetricScaleHead
 
 
 class HorizonStream(Network):
@@ -63,7 +63,6 @@ class HorizonStream(Network):
         self.global_gla_blocks = nn.ModuleDict(
             {str(layer): _delta_block(network, dtype) for layer in self.horizon.memory_layers}
         )
-        self.scale_head: MetricScaleHead | None = None
         # Constants: real tensors even if the parameters are on the meta device.
         self.register_buffer("mean", torch.tensor(MEAN, device="cpu").view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD, device="cpu").view(3, 1, 1), persistent=False)

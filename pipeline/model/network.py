@@ -1,6 +1,6 @@
 """The interface of the networks that the engine runs."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from .attention import CacheStep
 from .camera_head import CameraHead
 from .dense_head import DenseHead
 from .file_keys import LINGBOT_MAP_KEYS, FileKeys
+from .scale_head import MetricScaleHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,14 @@ class LayerOutput:
         """The tensors that are published side by side: `frame`, and `across` if there is one."""
         return (self.frame,) if self.across is None else (self.frame, self.across)
 
+    def each(self, function: Callable[[Tensor], Tensor]) -> "LayerOutput":
+        """Apply a function of tensors whose first axis is the frames to each tensor."""
+        across = None if self.across is None else function(self.across)
+        slots = self.slots
+        if slots is not None:
+            slots = Slots(function(slots.tokens), None if slots.seen is None else function(slots.seen))
+        return LayerOutput(self.layer, function(self.frame), across, slots)
+
 
 class Network(nn.Module):
     """Base class of the networks. A network holds only weights; the streams' caches are passed to each step.
@@ -81,6 +90,7 @@ class Network(nn.Module):
         camera_head: estimates poses.
         depth_head: predicts depth.
         point_head: predicts points.
+        scale_head: estimates how many metres the unit of poses and depths has; None if that cannot be known.
         file_keys: how checkpoints name the weights.
     """
 
@@ -89,10 +99,11 @@ class Network(nn.Module):
     camera_head: CameraHead | None
     depth_head: DenseHead | None
     point_head: DenseHead | None
+    scale_head: MetricScaleHead | None
 
     def __init__(self) -> None:
         super().__init__()
-        self.camera_head = self.depth_head = self.point_head = None
+        self.camera_head = self.depth_head = self.point_head = self.scale_head = None
 
     def add_heads(self, outputs: Collection[OutputKind]) -> None:
         """Add the heads that these outputs need.

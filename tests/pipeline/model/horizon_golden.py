@@ -20,7 +20,7 @@ from retinad.pipeline.config import CameraHeadConfig, DenseHeadConfig, HorizonCo
 from retinad.pipeline.frames import OutputKind
 from retinad.pipeline.model.delta_state import streaming_config
 from retinad.pipeline.model.dense_head import depth_of
-from retinad.pipeline.model.horizon_heads import in_metres, window_poses
+from retinad.pipeline.model.horizon_heads import in_metres, metric_scale, window_poses
 from retinad.pipeline.model.horizon_keys import HORIZON_KEYS
 from retinad.pipeline.model.horizon_stream import HorizonStream
 from retinad.pipeline.model.network import FrameNumbers, LayerOutput
@@ -173,7 +173,7 @@ def outputs_of(model: HorizonStream, layers: Sequence[LayerOutput], size: tuple[
     if joint:
         scale = model.scale_head.scale(features[:, -1, 0].mean(0, keepdim=True)).expand(len(features))
     else:
-        scale = model.scale_head.scale_of(deepest)
+        scale = metric_scale(model.scale_head, deepest)
     poses = in_metres(window_poses(model.camera_head, deepest.slots), scale)
     values, confidence = model.depth_head([features[:, index, 1:] for index in range(4)], grid, (width, height))
     depth = depth_of(values) * scale[:, None, None]
