@@ -15,6 +15,7 @@ from ..cache.stream_cache import StreamState
 from ..cache.window import CacheLayout, StreamWindow
 from ..config import Crop, ResizeMode, StreamConfig
 from ..frames import MAP_KINDS, Flag, FrameStamp, OutputKind
+from ..geometry.online_poses import OnlinePoses
 from .preprocess import ResizeGeometry
 from .replay import ReplayBuffer
 from .trajectory import Trajectory
@@ -55,8 +56,10 @@ class Stream:
         crop: the part of each captured frame that is used (see `CameraConfig`), or None for the whole frame.
         outputs: the kinds of outputs that are published.
         map_every, map_stride: see `OutputConfig`.
+        metric_windows: whether the network estimates the poses of each frame's window, in metres (HorizonStream).
         state: the stream's memory, or None while none is allocated.
-        poses: the camera head's memory, or None while none is allocated; never allocated if no pose is published.
+        poses: the camera head's memory, or None while none is allocated; never allocated if no pose is published, or
+            with `metric_windows`.
         waiting: frames for the next step. The first frames of an epoch wait until `scale_frames` of them can run as one
             block.
         epoch: number of the epoch, from 0.
@@ -68,6 +71,7 @@ class Stream:
         restored_unix_ns: when the restored memory had its last frames, in nanoseconds since 1970.
         reopened: whether the source is reopened on purpose, and no frame has arrived since.
         recent: images with which the next epoch may begin.
+        online: with `metric_windows`, the poses of the last frames, from which those of later ones are computed.
         trajectory: maps poses, depths and points of all epochs to one frame of reference.
     """
 
@@ -78,6 +82,7 @@ class Stream:
     outputs: frozenset[OutputKind] = frozenset((OutputKind.FEATURES,))
     map_every: int = 1
     map_stride: int = 1
+    metric_windows: bool = False
     state: StreamState | None = None
     poses: StreamState | None = None
     waiting: list[PreparedFrame] = field(default_factory=list)
@@ -90,12 +95,15 @@ class Stream:
     restored_unix_ns: int = 0
     reopened: bool = False
     recent: ReplayBuffer = field(init=False)
+    online: OnlinePoses = field(init=False)
     trajectory: Trajectory = field(init=False)
 
     def __post_init__(self) -> None:
         shared = self.config.scale_frames if self.config.epoch_frames else 0
         self.recent = ReplayBuffer(shared)
-        self.trajectory = Trajectory(shared if OutputKind.POSE in self.outputs else 0, self.map_stride)
+        self.online = OnlinePoses(self.config.window)
+        unit = "metre" if self.metric_windows else "stream"
+        self.trajectory = Trajectory(shared if OutputKind.POSE in self.outputs else 0, self.map_stride, unit)
 
     @property
     def starting(self) -> bool:
@@ -114,6 +122,8 @@ class Stream:
 
     @property
     def _chunk_frames(self) -> int:
+        if self.state is not None and self.state.window.growing:
+            return 1  # frames that run together have equally long windows
         if not self.config.epoch_frames or self.state is None:
             return self.config.frames_per_step
         if self.over:
@@ -213,6 +223,7 @@ class Stream:
             self.state.reset(carry=carry)
         if self.poses is not None:
             self.poses.reset()
+        self.online.restart()
 
 
 def allocate_memory(stream: Stream, layout: CacheLayout, pools: tuple[KVCachePool, KVCachePool]) -> None:
@@ -229,7 +240,7 @@ def allocate_memory(stream: Stream, layout: CacheLayout, pools: tuple[KVCachePoo
     pool, pose_pool = pools
     stream.free()
     stream.state = StreamState.allocate(pool, StreamWindow(layout))
-    if OutputKind.POSE in stream.outputs:
+    if OutputKind.POSE in stream.outputs and not stream.metric_windows:
         try:
             stream.poses = StreamState.allocate(pose_pool, StreamWindow(pose_layout(stream.config)))
         except BaseException:

@@ -9,6 +9,7 @@ from ..errors import AdmissionError
 from ..frames import OutputKind
 from .admission import check_admission
 from .stream import Stream
+from .token_shape import TokenShape
 
 STATELESS = StreamConfig(scale_frames=1, window=1, history_frames=0)
 """Stream settings for a network that keeps no memory."""
@@ -52,7 +53,8 @@ class StreamRegistry:
         """Open a stream, without memory yet. It publishes these kinds of outputs, or all of the model's.
 
         Raises:
-            AdmissionError: `max_streams` streams are already open, or an output is not one of the model's.
+            AdmissionError: `max_streams` streams are already open, an output is not one of the model's, or the network
+                cannot follow the stream's settings.
             ValueError: the camera already has a stream.
         """
         kinds = frozenset(self._config.outputs if outputs is None else outputs)
@@ -61,10 +63,15 @@ class StreamRegistry:
             raise AdmissionError(f"camera {camera!r} must have {wanted}, got {', '.join(sorted(kinds)) or 'none'}")
         if camera in self._streams:
             raise ValueError(f"camera {camera!r} already has a stream")
-        config = self._supported(config)
+        config = self._supported(camera, config)
         check_admission(camera, config, len(self._streams), self._config, self._pool)
-        output = self._config.output
-        self._streams[camera] = Stream(camera, config, resize, crop, kinds, output.map_every, output.map_stride)
+        every, stride = self._config.output.map_every, self._config.output.map_stride
+        self._streams[camera] = Stream(camera, config, resize, crop, kinds, every, stride, self._has_windows)
+
+    def warm_up_stream(self, outputs: Collection[OutputKind]) -> Stream:
+        """A stream that is not among the open ones, with the smallest memory, in which to run the first steps."""
+        config = StreamConfig(scale_frames=1, window=1, history_frames=0 if self._has_windows else 1)
+        return Stream("warm-up", config, ResizeMode.CROP, outputs=frozenset(outputs), metric_windows=self._has_windows)
 
     def close(self, camera: str) -> None:
         """Drop a stream and free its memory. Idempotent."""
@@ -72,9 +79,17 @@ class StreamRegistry:
         if stream is not None:
             stream.free()
 
-    def _supported(self, config: StreamConfig) -> StreamConfig:
+    @property
+    def _has_windows(self) -> bool:
+        return self._config.network.slot_tokens > 0
+
+    def _supported(self, camera: str, config: StreamConfig) -> StreamConfig:
         if not self._config.running_mixers:
             return STATELESS
+        try:
+            TokenShape.of(self._config.network, (1, 1)).layout(config)
+        except ValueError as error:
+            raise AdmissionError(f"camera {camera!r}: {error}") from error
         # With several frames per step, the history ring would wrap within a page, unless epochs end before it is full.
         endless = self._whole_pages and config.retention.cross_frame_special and not config.epoch_frames
         return replace(config, run_frames=1) if endless else config
