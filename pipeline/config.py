@@ -36,6 +36,8 @@ class ResizeMode(StrEnum):
     """Resize the frame to the model's width; if it is then too high, cut rows off at the top and bottom."""
     PAD = "pad"
     """Resize the frame's larger side to the model's width; fill the rest of the image with white."""
+    FIT = "fit"
+    """Resize the frame's larger side to the model's width; cut off what is no whole patch, on all sides."""
 
 
 @dataclass(frozen=True, slots=True)
