@@ -14,6 +14,7 @@ from retinad.client.curve_keys import KeyFileError, load_keys
 from retinad.pipeline.config import CameraConfig, CurveConfig, PublishConfig, RetentionConfig, StreamConfig
 from retinad.pipeline.errors import PublishError, SourceError
 from retinad.pipeline.files.ownership import NotOursError
+from retinad.pipeline.model.presets import PRESETS
 from retinad.pipeline.publish.authorized_keys import load_authorized_key
 from retinad.pipeline.publish.endpoints import check_endpoints, ipc_path, is_same_socket
 from retinad.pipeline.publish.secret_key import secret_key_note
@@ -29,6 +30,7 @@ from .problems import KeyFault
 from .service_config import JobConfig, LogConfig, Publishing, ServiceConfig
 from .tables import CameraTable, CurveTable, PublishTable, StreamTable, configured_keys
 from .validate import Tables
+from .windows import window_stream_faults
 
 Config = TypeVar("Config")
 
@@ -63,9 +65,10 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
     directories, service = find_directories(environment), tables.service
     publishing = resolve_publishing(tables, environment)
     model = _resolve_model(tables, is_refused=is_refused or bool(publishing.faults))
-    stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream)
+    stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream, windows=model.has_windows)
     cameras = [
-        resolve_camera(camera, ("camera", number), stream, environment) for number, camera in tables.cameras.items()
+        resolve_camera(camera, ("camera", number), stream, environment, model)
+        for number, camera in tables.cameras.items()
     ]
     enabled = tuple(camera for camera, _ in cameras if camera.enabled)
     config = ServiceConfig(
@@ -81,7 +84,7 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
         cameras=enabled,
         disabled=tuple(camera for camera, _ in cameras if not camera.enabled),
         secrets=frozenset(secret for camera, _ in cameras for secret in secrets_of(camera.source)),
-        notes=tuple(_key_notes(publishing.config.publish.curve)),
+        notes=(*_preset_notes(model.model.name), *_key_notes(publishing.config.publish.curve)),
     )
     camera_faults = [fault for _, faults in cameras for fault in faults]
     for number, (camera, _) in zip(tables.cameras, cameras, strict=True):
@@ -102,15 +105,20 @@ def resolve_publishing(tables: Tables, environment: Mapping[str, str]) -> Resolv
 def resolve_job(tables: Tables, *, is_refused: bool) -> Resolved[JobConfig]:
     """Resolve a job without cameras. The arguments are those of `resolve_service`."""
     model = _resolve_model(tables, is_refused=is_refused)
-    stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream)
-    return Resolved(JobConfig(model.model, stream), tables.independent((*model.faults, *stream_faults)))
+    stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream, windows=model.has_windows)
+    return Resolved(JobConfig(model.model, stream, model.resize), tables.independent((*model.faults, *stream_faults)))
 
 
 def resolve_stream(
-    table: StreamTable, path: KeyPath, default: StreamConfig
+    table: StreamTable, path: KeyPath, default: StreamConfig, *, windows: bool = False
 ) -> tuple[StreamConfig, tuple[KeyFault, ...]]:
-    """Override a stream's defaults with the keys of a table."""
-    keys, faults = configured_keys(table), []
+    """Override a stream's defaults with the keys of a table. `windows`: the network runs window by window."""
+    keys, faults = configured_keys(table), list[KeyFault]()
+    if windows:
+        window = keys.get("window", default.window)
+        refused = dict(window_stream_faults(keys, window))
+        faults += [KeyFault((*path, key), reason) for key, reason in refused.items()]
+        keys = {key: value for key, value in keys.items() if key not in refused} | {"scale_frames": window}
     retention = {item.name: keys.pop(item.name) for item in fields(RetentionConfig) if item.name in keys}
     scale_frames = keys.get("scale_frames", default.scale_frames)
     epoch_frames = keys.get("epoch_frames", default.epoch_frames)
@@ -123,7 +131,11 @@ def resolve_stream(
 
 
 def resolve_camera(
-    table: CameraTable, path: KeyPath, stream: StreamConfig, environment: Mapping[str, str]
+    table: CameraTable,
+    path: KeyPath,
+    stream: StreamConfig,
+    environment: Mapping[str, str],
+    model: ResolvedModel,
 ) -> tuple[CameraConfig, tuple[KeyFault, ...]]:
     """Resolve one `[[camera]]`; `stream` has the settings of `[stream]`, which the camera inherits."""
     source, faults = table.source.get_secret_value(), []
@@ -132,10 +144,11 @@ def resolve_camera(
     except (ValueError, SourceError) as error:  # neither message quotes the source, which may contain secrets
         faults.append(KeyFault((*path, "source"), str(error)))
     if table.stream:
-        stream, stream_faults = resolve_stream(table.stream, (*path, "stream"), stream)
+        stream, stream_faults = resolve_stream(table.stream, (*path, "stream"), stream, windows=model.has_windows)
         faults += stream_faults
     camera = replace(
-        CameraConfig(table.name, source), **(configured_keys(table) | {"source": source, "stream": stream})
+        CameraConfig(table.name, source, resize=model.resize),
+        **(configured_keys(table) | {"source": source, "stream": stream}),
     )
     faults += [KeyFault((*path, "crop"), reason) for reason in _crop_faults(camera)]
     # A live camera delivers its newest frame only: room for more would stay empty.
@@ -205,6 +218,12 @@ def _resolve_curve(table: CurveTable, environment: Mapping[str, str]) -> tuple[C
         path = ("publish", "curve", "authorized_keys_dir")
         faults.append(KeyFault(path, "there is no such folder, or it cannot be reached"))
     return CurveConfig(key_file, clients), faults
+
+
+def _preset_notes(name: str) -> Iterator[str]:
+    preset = PRESETS.get(name)
+    if preset is not None and preset.note is not None:
+        yield f"model.preset {name}: {preset.note}"
 
 
 def _key_notes(curve: CurveConfig | None) -> Iterator[str]:
