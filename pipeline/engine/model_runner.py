@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -125,7 +125,7 @@ class ModelRunner:
             unit.
         """
         begun_ns = time.monotonic_ns()
-        shape = replace(self._token_shape(batch[0].frames[0].geometry), window=batch[0].kind[1])
+        shape = self._token_shape(batch[0].frames[0].geometry).seeing(batch[0].kind[1])
         states = [chunk.stream.state for chunk in batch if chunk.stream.state is not None]
         frames = [frame for chunk in batch for frame in chunk.frames]
         images, wanted = [frame.image for frame in frames], tuple(frame.wanted for frame in frames)

@@ -1,6 +1,6 @@
 """The number and kinds of tokens in one frame, and the number of channels of each token."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..cache.window import CacheLayout
 from ..config import NetworkConfig, StreamConfig
@@ -55,6 +55,15 @@ class TokenShape:
     def tokens(self) -> int:
         """P, the number of tokens per frame."""
         return self.special + self.grid[0] * self.grid[1]
+
+    @property
+    def row_tokens(self) -> int:
+        """Number of tokens that blocks compute per frame: the P tokens, and those for the frames of the window."""
+        return self.tokens + self.slot_tokens * self.window
+
+    def seeing(self, window: int) -> "TokenShape":
+        """The shape with windows of this number of frames; unchanged if the network has no `slot_tokens`."""
+        return replace(self, window=window) if self.slot_tokens else self
 
     def layout(self, stream: StreamConfig) -> CacheLayout:
         """Make the layout of the KV cache of a stream with such frames.

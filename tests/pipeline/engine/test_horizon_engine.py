@@ -13,8 +13,10 @@ from retinad.pipeline.cache.backends.dense import DenseBackend
 from retinad.pipeline.cache.step import Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.cache.window import CacheLayout, StreamWindow
-from retinad.pipeline.config import ModelConfig, ResizeMode, StreamConfig
+from retinad.pipeline.config import DType, ModelConfig, ResizeMode, StreamConfig
+from retinad.pipeline.engine.batch_size import BLOCK_BYTES, step_bytes
 from retinad.pipeline.engine.engine import Engine
+from retinad.pipeline.engine.token_shape import TokenShape
 from retinad.pipeline.errors import AdmissionError, ModelError, StateError
 from retinad.pipeline.frames import Features, Flag, Frame, OutputKind, TokenGroup
 from retinad.pipeline.geometry.online_poses import OnlinePoses
@@ -24,7 +26,7 @@ from retinad.pipeline.model.horizon_heads import in_metres, metric_scale, window
 from retinad.pipeline.model.horizon_stream import HorizonStream
 from retinad.pipeline.model.network import FrameNumbers, LayerOutput
 
-from .engine_rig import bad, frame, good, play
+from .engine_rig import CONFIG, bad, frame, good, play
 from .heads_rig import numbers
 from .horizon_rig import HORIZON, STREAM, WINDOW
 
@@ -216,9 +218,10 @@ def test_a_file_without_poses_is_not_for_a_stream_that_publishes_them(tmp_path: 
             engine.load_state("a", tmp_path / "a.state")
 
 
-def test_a_new_epoch_continues_the_trajectory() -> None:
+@pytest.mark.parametrize("carry_state", [False, True])
+def test_a_new_epoch_continues_the_trajectory(carry_state: bool) -> None:
     """Its first window runs again, and is aligned to what was published before."""
-    found = run(frames_of("a", 12), replace(STREAM, epoch_frames=6))
+    found = run(frames_of("a", 12), replace(STREAM, epoch_frames=6, carry_state=carry_state))
     assert [record.epoch for record in found] == [0] * 6 + [1] * 3 + [2] * 3
     assert {record.geometry.world_epoch for record in found if record.geometry is not None} == {0}
     assert all(np.isfinite(numbers(record, "pose/world_from_camera")).all() for record in found)
@@ -256,6 +259,18 @@ def test_the_memory_of_a_stream_is_constant() -> None:
         assert len(engine.streams["a"].online.recent) == WINDOW - 1
 
 
+@pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 4e-2), ("float16", 6e-3)])
+def test_other_number_formats_differ_by_rounding_alone(dtype: DType, most: float) -> None:
+    """Relative to the norm, of tokens after 8 blocks: a unit in the last place is 8e-3 and 1e-3, and errors add up."""
+    frames = frames_of("a", 7)
+    exact, rounded = run(frames), run(frames, config=replace(HORIZON, dtype=dtype))
+    for one, other in zip(rounded, exact, strict=True):
+        for name in ("layer3/scale", "layer3/patch", "layer0/patch"):
+            mine, its = numbers(one, name), numbers(other, name)
+            assert np.linalg.norm(mine - its) <= most * np.linalg.norm(its), name
+        assert np.isfinite(numbers(one, "pose/world_from_camera")).all()
+
+
 def test_the_warm_up_runs() -> None:
     with Engine(HORIZON) as engine:
         engine.warm_up([(64, 48), (64, 64)])
@@ -277,6 +292,14 @@ def test_outputs_and_execution_that_the_network_lacks_are_refused() -> None:
         Engine(replace(HORIZON, attention="paged"))
     with pytest.raises(ModelError, match="HorizonStream's network has no fused kernels"):
         Engine(replace(HORIZON, execution="fused"))
+
+
+def test_the_memory_of_a_step_counts_the_tokens_of_the_window() -> None:
+    shape = TokenShape.of(HORIZON.network, (3, 4))
+    added = step_bytes(HORIZON, shape.seeing(10)) - step_bytes(HORIZON, shape)
+    assert added >= 10 * 4 * 32 * BLOCK_BYTES
+    assert shape.seeing(10).row_tokens == 1 + 12 + 40
+    assert TokenShape.of(CONFIG.network, (3, 4)).seeing(10) == TokenShape.of(CONFIG.network, (3, 4))
 
 
 def test_a_frame_too_thin_fails_alone() -> None:
