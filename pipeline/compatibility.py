@@ -67,6 +67,9 @@ def refuse(faults: Sequence[ConfigFault]) -> None:
 
 def attention_conflicts(config: ModelConfig, *, elsewhere: bool = False) -> tuple[ConfigFault, ...]:
     """Find the reason, if any, why the attention backend named in the config cannot be used."""
+    if config.attention == "paged" and config.network.slot_tokens:
+        reason = "paged does not support HorizonStream's network"
+        return (ConfigFault("attention", reason, "set attention = 'dense'"),)
     if config.attention not in {"triton", "flashinfer"}:
         return ()
     kernels: Literal["triton", "flashinfer"] = "triton" if config.attention == "triton" else "flashinfer"
@@ -96,6 +99,8 @@ def kernel_obstacle(
 ) -> str | None:
     """The reason why these attention kernels cannot run, or None if there is no known reason."""
     head_dim = config.network.channels // config.network.heads
+    if config.network.slot_tokens:
+        return f"{kernels} does not support HorizonStream's network"
     if not config.device.startswith("cuda"):
         return f"{kernels} runs on CUDA, not on {config.device}"
     if config.dtype == "float32":
@@ -119,6 +124,8 @@ def fusing_obstacle(config: ModelConfig, *, triton: bool, elsewhere: bool = Fals
     """
     if not config.network.depth:
         return "a network of depth 0 has nothing to fuse"
+    if config.network.slot_tokens:
+        return "HorizonStream's network has no fused kernels"
     if config.attention_layers and not triton:
         obstacle = kernel_obstacle("triton", config, elsewhere=elsewhere)
         return "fused kernels need attention = 'triton'" + (f", and {obstacle}" if obstacle else "")

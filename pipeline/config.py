@@ -38,6 +38,8 @@ class ResizeMode(StrEnum):
     """Resize the frame to the model's width; if it is then too high, cut rows off at the top and bottom."""
     PAD = "pad"
     """Resize the frame's larger side to the model's width; fill the rest of the image with white."""
+    FIT = "fit"
+    """Resize the frame's larger side to the model's width; cut off what is no whole patch, on all sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +209,25 @@ class DenseHeadConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class HorizonConfig:
+    """What only the network of HorizonStream has (arXiv 2605.23889). The released checkpoint has the default values.
+
+    Attributes:
+        pose_tokens: X, the number of pose tokens that a frame has for each frame of its window.
+        memory_layers: 0-based indices of the global blocks that follow a block of Kimi Delta Attention, ascending.
+        period: number of positions in time. They repeat after so many frames.
+        scale_hidden: numbers of hidden channels of the head that estimates the metric scale.
+    """
+
+    pose_tokens: int = 32
+    memory_layers: tuple[int, ...] = (4, 11, 17, 23)
+    period: int = 21
+    scale_hidden: tuple[int, int] = (256, 128)
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """The shape of the aggregator (terms as in the paper, arXiv 2604.14141).
+    """The shape of the network (terms as in LingBot-Map's paper, arXiv 2604.14141).
 
     Attributes:
         channels: C, a multiple of heads.
@@ -225,6 +244,8 @@ class NetworkConfig:
             `attention`.
         camera_head: the shape of the head that estimates poses.
         dense_head: the shape of the heads that predict depth or points.
+        horizon: the shape of the parts that only HorizonStream has; None for LingBot-Map. HorizonStream has neither
+            register tokens nor `rope3d` nor `mixers`.
     """
 
     channels: int = 1024
@@ -238,6 +259,30 @@ class NetworkConfig:
     mixers: tuple[MixerName, ...] = ("attention",)
     camera_head: CameraHeadConfig = CameraHeadConfig()
     dense_head: DenseHeadConfig = DenseHeadConfig()
+    horizon: HorizonConfig | None = None
+
+    @property
+    def special_tokens(self) -> int:
+        """Number of tokens before the patches of a frame: camera, registers and scale; for HorizonStream, scale."""
+        return self.register_tokens + 2 if self.horizon is None else 1
+
+    @property
+    def slot_tokens(self) -> int:
+        """Number of tokens that a frame has for each frame of its window, beside its own; 0 for LingBot-Map."""
+        return 0 if self.horizon is None else self.horizon.pose_tokens
+
+    def kv_caches(self, pairs: int) -> int:
+        """Number of blocks with keys and values in memory, among the first `pairs` pairs of blocks.
+
+        For LingBot-Map, these are the global blocks with attention. For HorizonStream, it is every block.
+        """
+        return self.global_mixers[:pairs].count("attention") if self.horizon is None else 2 * pairs
+
+    def recurrent_states(self, pairs: int) -> int:
+        """Number of `kda` blocks, each with a state of constant size, among the first `pairs` pairs of blocks."""
+        if self.horizon is None:
+            return self.global_mixers[:pairs].count("kda")
+        return sum(layer < pairs for layer in self.horizon.memory_layers)
 
     @property
     def global_mixers(self) -> tuple[MixerName, ...]:
@@ -336,11 +381,13 @@ class ModelConfig:
     @property
     def deepest_layer(self) -> int:
         """Index of the last layer pair that runs: the deepest one whose tokens an output needs."""
+        deepest = self.network.depth - 1
+        maps = self.network.dense_head.layers[-1] if self.network.horizon is None else deepest  # its scale is there
         needed = {
             OutputKind.FEATURES: self.output.layers[-1],
-            OutputKind.POSE: self.network.depth - 1,
-            OutputKind.DEPTH: self.network.dense_head.layers[-1],
-            OutputKind.POINTS: self.network.dense_head.layers[-1],
+            OutputKind.POSE: deepest,
+            OutputKind.DEPTH: maps,
+            OutputKind.POINTS: maps,
         }
         return max(needed[kind] for kind in self.outputs)
 
@@ -351,13 +398,13 @@ class ModelConfig:
 
     @property
     def attention_layers(self) -> int:
-        """Number of global blocks that run and keep keys and values."""
-        return self.running_mixers.count("attention")
+        """Number of blocks that run and keep keys and values."""
+        return self.network.kv_caches(self.deepest_layer + 1)
 
     @property
     def delta_layers(self) -> int:
-        """Number of global blocks that run and keep a state of constant size."""
-        return self.running_mixers.count("kda")
+        """Number of blocks that run and keep a state of constant size."""
+        return self.network.recurrent_states(self.deepest_layer + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,12 @@ def extract(
     dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="Overrides model.dtype.")] = None,
     device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Overrides model.device.")] = None,
     resize: Annotated[
-        str, typer.Option(metavar="crop|pad", help="How images are resized to the model, see `resize` in the config.")
-    ] = "crop",
+        str | None,
+        typer.Option(
+            metavar="crop|pad|fit",
+            help="How images are resized to the model, see `resize` in the config. By default as the preset expects.",
+        ),
+    ] = None,
     run_frames: Annotated[
         str,
         typer.Option(
@@ -92,7 +96,7 @@ def extract(
             out=out,
             model=job.model,
             stream=job.stream,
-            resize=ResizeMode(one_of("--resize", resize, tuple(ResizeMode))),
+            resize=ResizeMode(one_of("--resize", resize or job.resize, tuple(ResizeMode))),
             run_frames=None if run_frames == "auto" else _count("--run-frames", run_frames),
             form="npz" if one_of("--format", kind, FORMS) == "npz" else "safetensors",
             shard_frames=shard_frames,

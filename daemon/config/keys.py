@@ -18,8 +18,8 @@ RENAMED: Mapping[str, str] = MappingProxyType({})
 _PARTS = re.compile(r"^(?:model\.)?(?:network|output)\.")
 """Parts of the model's config that are not tables in the file: `model.output.pool` is set by the key `model.pool`."""
 
-_HEADS = re.compile(r"^(?:model\.)?network\.(?:camera|dense)_head\b")
-"""The shapes of heads, which only a preset sets."""
+_HEADS = re.compile(r"^(?:model\.)?network\.(?:camera_head|dense_head|horizon)\b")
+"""The shapes of heads and of HorizonStream's parts, which only a preset sets."""
 
 _NAMES = {
     "model.name": "model.preset",

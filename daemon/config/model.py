@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from retinad.pipeline.compatibility import capability_conflicts, find_conflicts
-from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, StreamConfig
+from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
 from retinad.pipeline.frames import MAP_KINDS, PATCH_GROUPS, OutputKind, TokenGroup
 from retinad.pipeline.model.backbones import BACKBONES
 from retinad.pipeline.model.placement import CARD, device_capability, resolve_device, resolve_dtype
@@ -16,6 +16,7 @@ from retinad.pipeline.model.weight_paths import weights_fault
 
 from .problems import KeyFault
 from .tables import ModelTable, configured_keys
+from .windows import window_model_faults
 
 _PLAIN = (
     "seed",
@@ -42,12 +43,19 @@ class ResolvedModel:
     Attributes:
         model: the model, not yet placed on a device (see `place_model`).
         stream: the preset's defaults for `[stream]`.
+        resize: the preset's default for how images are resized.
         faults: what is wrong.
     """
 
     model: ModelConfig
     stream: StreamConfig
+    resize: ResizeMode = ResizeMode.CROP
     faults: tuple[KeyFault, ...] = ()
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether the network runs window by window, see `windows`."""
+        return self.model.network.horizon is not None
 
 
 def resolve_model(table: ModelTable, *, is_complete: bool = True) -> ResolvedModel:
@@ -73,10 +81,10 @@ def resolve_model(table: ModelTable, *, is_complete: bool = True) -> ResolvedMod
         backbone_checkpoint=backbone,
         attention=table.attention,
     )
-    faults += [*_check_network(network), *_check_output(model)]
+    faults += [*_check_network(network), *_check_output(model), *window_model_faults(model, keys)]
     if is_complete and not faults and table.device not in ("auto", CARD):
         faults += _check_execution(model, table.device, table)
-    return ResolvedModel(model, preset.stream, tuple(faults))
+    return ResolvedModel(model, preset.stream, preset.resize, tuple(faults))
 
 
 def stand_in() -> ResolvedModel:
@@ -122,6 +130,8 @@ def _only(keys: dict[str, Any], kind: type[NetworkConfig] | type[OutputConfig]) 
 def _default_output(preset: Preset, network: NetworkConfig) -> OutputConfig:
     if network.depth == 0:
         return OutputConfig(layers=(0,), tokens=(TokenGroup.PATCH,))
+    if network.horizon is not None:
+        return OutputConfig(layers=preset.layers, tokens=(TokenGroup.SCALE, TokenGroup.PATCH))
     return OutputConfig(layers=preset.layers)
 
 
@@ -215,7 +225,7 @@ def _check_tokens(model: ModelConfig) -> Iterator[KeyFault]:
     network, output = model.network, model.output
     if len(set(output.tokens)) != len(output.tokens):
         yield KeyFault(("model", "tokens"), "expected each group at most once")
-    if TokenGroup.REGISTERS in output.tokens and not network.register_tokens:
+    if TokenGroup.REGISTERS in output.tokens and not network.register_tokens and network.horizon is None:
         yield KeyFault(("model", "tokens"), "there are no registers to publish with register_tokens = 0")
     columns = model.image_width // network.patch_size
     if TokenGroup.POOLED in output.tokens and output.pool > columns:

@@ -15,6 +15,7 @@ from retinad.pipeline.config import CameraConfig, CurveConfig, ModelConfig, Publ
 from retinad.pipeline.errors import PublishError, SourceError
 from retinad.pipeline.files.ownership import NotOursError
 from retinad.pipeline.frames import MOTION_KINDS, OutputKind
+from retinad.pipeline.model.presets import PRESETS
 from retinad.pipeline.publish.authorized_keys import load_authorized_key
 from retinad.pipeline.publish.endpoints import check_endpoints, ipc_path, is_same_socket
 from retinad.pipeline.publish.secret_key import secret_key_note
@@ -31,6 +32,7 @@ from .service_config import JobConfig, LogConfig, Publishing, ServiceConfig
 from .tables import CameraTable, CurveTable, PublishTable, StreamTable, configured_keys
 from .validate import Tables
 from .view import VIEW_KEYS, resolve_view
+from .windows import window_stream_faults
 
 Config = TypeVar("Config")
 
@@ -65,9 +67,10 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
     directories, service = find_directories(environment), tables.service
     publishing = resolve_publishing(tables, environment)
     model = _resolve_model(tables, is_refused=is_refused or bool(publishing.faults))
-    stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream)
+    stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream, windows=model.has_windows)
     cameras = [
-        resolve_camera(camera, ("camera", number), stream, environment) for number, camera in tables.cameras.items()
+        resolve_camera(camera, ("camera", number), stream, environment, model)
+        for number, camera in tables.cameras.items()
     ]
     enabled = tuple(camera for camera, _ in cameras if camera.enabled)
     config = ServiceConfig(
@@ -83,7 +86,7 @@ def resolve_service(tables: Tables, environment: Mapping[str, str], *, is_refuse
         cameras=enabled,
         disabled=tuple(camera for camera, _ in cameras if not camera.enabled),
         secrets=frozenset(secret for camera, _ in cameras for secret in secrets_of(camera.source)),
-        notes=tuple(_key_notes(publishing.config.publish.curve)),
+        notes=(*_preset_notes(model.model.name), *_key_notes(publishing.config.publish.curve)),
     )
     camera_faults, motion_faults = [fault for _, faults in cameras for fault in faults], list[KeyFault]()
     for number, (camera, _) in zip(tables.cameras, cameras, strict=True):
@@ -109,16 +112,21 @@ def resolve_publishing(tables: Tables, environment: Mapping[str, str]) -> Resolv
 def resolve_job(tables: Tables, *, is_refused: bool) -> Resolved[JobConfig]:
     """Resolve a job without cameras. The arguments are those of `resolve_service`."""
     model = _resolve_model(tables, is_refused=is_refused)
-    stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream)
+    stream, stream_faults = resolve_stream(tables.stream, ("stream",), model.stream, windows=model.has_windows)
     faults = (*model.faults, *stream_faults, *_motion_faults(stream, ("stream",), model.model.outputs))
-    return Resolved(JobConfig(model.model, stream), tables.independent(faults))
+    return Resolved(JobConfig(model.model, stream, model.resize), tables.independent(faults))
 
 
 def resolve_stream(
-    table: StreamTable, path: KeyPath, default: StreamConfig
+    table: StreamTable, path: KeyPath, default: StreamConfig, *, windows: bool = False
 ) -> tuple[StreamConfig, tuple[KeyFault, ...]]:
-    """Override a stream's defaults with the keys of a table."""
-    keys, faults = configured_keys(table), []
+    """Override a stream's defaults with the keys of a table. `windows`: the network runs window by window."""
+    keys, faults = configured_keys(table), list[KeyFault]()
+    if windows:
+        window = keys.get("window", default.window)
+        refused = dict(window_stream_faults(keys, window))
+        faults += [KeyFault((*path, key), reason) for key, reason in refused.items()]
+        keys = {key: value for key, value in keys.items() if key not in refused} | {"scale_frames": window}
     retention = {item.name: keys.pop(item.name) for item in fields(RetentionConfig) if item.name in keys}
     scale_frames = keys.get("scale_frames", default.scale_frames)
     epoch_frames = keys.get("epoch_frames", default.epoch_frames)
@@ -136,7 +144,11 @@ def resolve_stream(
 
 
 def resolve_camera(
-    table: CameraTable, path: KeyPath, stream: StreamConfig, environment: Mapping[str, str]
+    table: CameraTable,
+    path: KeyPath,
+    stream: StreamConfig,
+    environment: Mapping[str, str],
+    model: ResolvedModel,
 ) -> tuple[CameraConfig, tuple[KeyFault, ...]]:
     """Resolve one `[[camera]]`; `stream` has the settings of `[stream]`, which the camera inherits."""
     source, faults = table.source.get_secret_value(), []
@@ -145,12 +157,15 @@ def resolve_camera(
     except (ValueError, SourceError) as error:  # neither message quotes the source, which may contain secrets
         faults.append(KeyFault((*path, "source"), str(error)))
     if table.stream:
-        stream, stream_faults = resolve_stream(table.stream, (*path, "stream"), stream)
+        stream, stream_faults = resolve_stream(table.stream, (*path, "stream"), stream, windows=model.has_windows)
         faults += stream_faults
     view, view_faults = resolve_view(table, path)
     faults += view_faults
     keys = {key: value for key, value in configured_keys(table).items() if key not in VIEW_KEYS}
-    camera = replace(CameraConfig(table.name, source), **(keys | {"source": source, "stream": stream, "view": view}))
+    camera = replace(
+        CameraConfig(table.name, source, resize=model.resize),
+        **(keys | {"source": source, "stream": stream, "view": view}),
+    )
     faults += [KeyFault((*path, "crop"), reason) for reason in _crop_faults(camera)]
     # A live camera delivers its newest frame only: room for more would stay empty.
     stream = replace(camera.stream, run_frames=camera.frames_per_step)
@@ -170,6 +185,9 @@ def _locate_faults(publish: PublishConfig, model: ModelConfig) -> Iterator[KeyFa
     if publish.locate_endpoint is not None and OutputKind.POSE not in model.outputs:
         reason = f"needs the output pose, got {', '.join(model.outputs)}"
         yield KeyFault(("publish", "locate_endpoint"), reason, "add pose to model.outputs, or remove this key")
+    if publish.locate_endpoint is not None and model.network.horizon is not None:
+        reason = f"the preset {model.name} cannot locate pictures: it estimates poses within a window of frames only"
+        yield KeyFault(("publish", "locate_endpoint"), reason, "remove this key")
 
 
 def _motion_faults(stream: StreamConfig, path: KeyPath, outputs: Collection[OutputKind]) -> Iterator[KeyFault]:
@@ -234,6 +252,12 @@ def _resolve_curve(table: CurveTable, environment: Mapping[str, str]) -> tuple[C
         path = ("publish", "curve", "authorized_keys_dir")
         faults.append(KeyFault(path, "there is no such folder, or it cannot be reached"))
     return CurveConfig(key_file, clients), faults
+
+
+def _preset_notes(name: str) -> Iterator[str]:
+    preset = PRESETS.get(name)
+    if preset is not None and preset.note is not None:
+        yield f"model.preset {name}: {preset.note}"
 
 
 def _key_notes(curve: CurveConfig | None) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig, StreamConfig
+from retinad.pipeline.config import CameraConfig, ModelConfig, PublishConfig, ResizeMode, StreamConfig
 
 from ..logs.render import LogForm
 from ..logs.setup import LogLevel
@@ -77,7 +77,14 @@ class Publishing:
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """The config of a job without cameras: the model and the settings of its one stream."""
+    """The config of a job without cameras: the model and the settings of its one stream.
+
+    Attributes:
+        model: the model.
+        stream: the settings of the stream.
+        resize: how images are resized, unless the job says otherwise.
+    """
 
     model: ModelConfig
     stream: StreamConfig
+    resize: ResizeMode = ResizeMode.CROP

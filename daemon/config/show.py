@@ -38,7 +38,7 @@ def _publish_tables(publish: PublishConfig) -> list[str]:
 def _model(model: ModelConfig) -> Values:
     values = _values_of(model)
     preset, network, output = values.pop("name"), _values_of(values.pop("network")), _values_of(values.pop("output"))
-    for shape in ("camera_head", "dense_head"):  # given by the preset alone
+    for shape in ("camera_head", "dense_head", "horizon"):  # given by the preset alone
         del network[shape]
     return {"preset": preset, **values, "output_dtype": output.pop("dtype"), **output, **network}
 

@@ -1,6 +1,6 @@
 """Preprocessing of a camera image for the patch embedding: resizes, crops or pads, and normalises it, in two passes.
 
-Resampling is antialiased bicubic like Pillow's and PyTorch's: one pass over the width and one over the height. The
+Resampling is antialiased, bicubic or Lanczos, like Pillow's: one pass over the width and one over the height. The
 result of each pass is rounded to integer levels (halves to even) and clipped. So the image between the passes is uint8,
 and the levels after the second pass are normalised with a lookup table.
 """
@@ -55,11 +55,11 @@ def _preprocess_reference(
     pixels: Tensor, tables: ImageTables, between: Tensor | None, out: Tensor, patch_size: int
 ) -> None:
     if tables.columns is not None and between is not None:
-        pixels = between.copy_(_filtered(pixels.transpose(0, 1), tables.columns).transpose(0, 1))
+        pixels = between.copy_(filtered(pixels.transpose(0, 1), tables.columns).transpose(0, 1))
     width, height = tables.model_size
     image = torch.full((height, width, 3), WHITE, dtype=torch.int64, device=pixels.device)
     inside = tables.rows.starts >= 0
-    image[inside, tables.pad_left : tables.pad_left + pixels.shape[1]] = _filtered(pixels, tables.rows)[inside].long()
+    image[inside, tables.pad_left : tables.pad_left + pixels.shape[1]] = filtered(pixels, tables.rows)[inside].long()
     chosen = tables.levels.gather(1, image.flip(2).permute(2, 0, 1).flatten(1)).view(3, height, width)
     if patch_size:
         grid = chosen.view(3, height // patch_size, patch_size, width // patch_size, patch_size)
@@ -67,11 +67,12 @@ def _preprocess_reference(
     out.copy_(chosen.reshape(out.shape))
 
 
-def _filtered(pixels: Tensor, taps: Taps) -> Tensor:
-    # Filters along the first dimension; returns integer levels as float32.
+def filtered(pixels: Tensor, taps: Taps) -> Tensor:
+    """Filter levels [source, ...] along the first axis; returns whole levels [target, ...] as float32."""
     total = pixels.new_zeros(len(taps.starts), *pixels.shape[1:], dtype=torch.float32)
+    shape = (-1, *(1,) * (pixels.dim() - 1))
     for k, weights in enumerate(taps.weights):
-        total += weights[:, None, None] * pixels[(taps.starts + k).clamp(min=0)]
+        total += weights.view(shape) * pixels[(taps.starts + k).clamp(min=0)]
     return total.round_().clamp_(0, 255)
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 SUPPORT = 2.0
-"""Radius of the cubic filter in source pixels when an image is enlarged."""
+LANCZOS_SUPPORT = 3.0
+"""Radius of the cubic filter, and of the Lanczos filter, in source pixels when an image is enlarged."""
 
 
 class ResizeGeometry(Protocol):
@@ -25,6 +26,14 @@ class ResizeGeometry(Protocol):
     @property
     def crop_top(self) -> int:
         """Number of rows cropped from the top of the resized image."""
+
+    @property
+    def crop_left(self) -> int:
+        """Number of columns cropped from the left of the resized image."""
+
+    @property
+    def lanczos(self) -> bool:
+        """Whether the filter is Lanczos's instead of the cubic one."""
 
     @property
     def pad_left(self) -> int:
@@ -59,8 +68,8 @@ class ImageTables:
     Attributes:
         source_size, model_size: width and height.
         first_row, stop_row: first row of the source that is read, and the row after the last one that is read.
-        columns: the filter over the width, with one entry per column of the resized image; None if the width is
-            unchanged.
+        columns: the filter over the width, with one entry per column that is kept of the resized image; None if the
+            width is unchanged.
         rows: the filter over the height, with one entry per row of the result; source rows count from `first_row`.
         pad_left: number of white columns at the left.
         levels: float32 [3, 256], the normalised value of each level of red, green and blue.
@@ -94,7 +103,7 @@ def image_tables(
     """
     width, height = geometry.source_size
     rows, first, stop = _model_rows(geometry)
-    columns = None if geometry.resized[0] == width else _on(*_taps(width, geometry.resized[0]), device)
+    columns = _model_columns(geometry)
     scale = torch.arange(256, dtype=torch.float32)[None] / 255.0
     levels = (scale - torch.tensor(mean)[:, None]) / torch.tensor(std)[:, None]
     return ImageTables(
@@ -102,26 +111,33 @@ def image_tables(
         geometry.model_size,
         first,
         stop,
-        columns,
+        None if columns is None else _on(*columns, device),
         _on(*rows, device),
         geometry.pad_left,
         levels.to(device),
     )
 
 
-def _taps(source: int, target: int) -> tuple[Tensor, Tensor]:
+def filter_taps(source: int, target: int, *, lanczos: bool, device: torch.device) -> Taps:
+    """The filter that resamples `source` pixels to `target`."""
+    return _on(*_taps(source, target, lanczos=lanczos), device)
+
+
+def _taps(source: int, target: int, *, lanczos: bool) -> tuple[Tensor, Tensor]:
     # Returns starts int64 [target] and weights [K, target]; every tap lies inside the source. Weights are computed in
     # float32, as in PyTorch. With exact weights, one level in 100 of an enlarged image is rounded differently from
     # PyTorch; with these, one in 4000.
     scale = torch.tensor(source, dtype=torch.float32) / target
-    stretch = scale.clamp(min=1.0)
+    stretch, support = scale.clamp(min=1.0), LANCZOS_SUPPORT if lanczos else SUPPORT
     centres = scale * (torch.arange(target, dtype=torch.float32) + 0.5)
-    first = (centres - SUPPORT * stretch + 0.5).long().clamp(min=0)
-    stop = (centres + SUPPORT * stretch + 0.5).long().clamp(max=source)
+    first = (centres - support * stretch + 0.5).long().clamp(min=0)
+    stop = (centres + support * stretch + 0.5).long().clamp(max=source)
     K = int((stop - first).max())
     starts = first.clamp(max=source - K)
     sources = starts + torch.arange(K)[:, None]  # [K, target]
-    weights = _cubic((sources - centres + 0.5) * (1.0 / stretch)).where((sources >= first) & (sources < stop), 0.0)
+    offsets = (sources - centres + 0.5) * (1.0 / stretch)
+    weights = _lanczos(offsets) if lanczos else _cubic(offsets)
+    weights = weights.where((sources >= first) & (sources < stop), 0.0)
     return starts, weights / weights.sum(0)
 
 
@@ -133,13 +149,29 @@ def _cubic(x: Tensor) -> Tensor:
     return near.where(x < 1, far.where(x < 2, 0.0))
 
 
+def _lanczos(x: Tensor) -> Tensor:
+    return (x.sinc() * (x / LANCZOS_SUPPORT).sinc()).where(x.abs() < LANCZOS_SUPPORT, 0.0)
+
+
+def _model_columns(geometry: ResizeGeometry) -> tuple[Tensor, Tensor] | None:
+    # The filter of each column that is kept; None if all columns are as in the source.
+    source, resized, left = geometry.source_size[0], geometry.resized[0], geometry.crop_left
+    kept = min(resized - left, geometry.model_size[0])
+    if source == resized == kept:
+        return None
+    if source == resized:
+        return torch.arange(left, left + kept), torch.ones(1, kept)
+    starts, weights = _taps(source, resized, lanczos=geometry.lanczos)
+    return starts[left : left + kept], weights[:, left : left + kept]
+
+
 def _model_rows(geometry: ResizeGeometry) -> tuple[tuple[Tensor, Tensor], int, int]:
     # The filter of each row of the result, the first source row that the filters read, and the row after the last one.
     source, resized, rows = geometry.source_size[1], geometry.resized[1], geometry.model_size[1]
     if source == resized:
         starts, weights = torch.arange(source), torch.ones(1, source)
     else:
-        starts, weights = _taps(source, resized)
+        starts, weights = _taps(source, resized, lanczos=geometry.lanczos)
     row = torch.arange(rows) + geometry.crop_top - geometry.pad_top
     inside = (row >= 0) & (row < resized)
     starts, weights = starts[row.clamp(0, resized - 1)], weights[:, row.clamp(0, resized - 1)]

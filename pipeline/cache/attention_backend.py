@@ -1,6 +1,6 @@
 """The protocol of attention backends. The cache uses nothing else of a backend; `backends` has the implementations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -8,8 +8,25 @@ from torch import Tensor
 from .kv_pool import KVCachePool
 from .page_table import VisibleRanges
 
-LayerAttention = Callable[[int, Tensor], Tensor]
-"""The attention of a planned step: takes a layer's index and queries [R, H, D], returns outputs of the same shape."""
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values [n, H, D] each."""
+
+
+class LayerAttention(Protocol):
+    """The attention of a planned step."""
+
+    def __call__(self, layer: int, query: Tensor, beside: KeysValues | None = None, /) -> Tensor:
+        """Compute the attention of one layer.
+
+        Args:
+            layer: index of the layer.
+            query: queries [R, H, D] of all groups.
+            beside: keys and values of the tokens that each group sees beside the slots, group by group; None if no
+                group sees any.
+
+        Returns:
+            outputs of the shape of `query`.
+        """
 
 
 class AttentionBackend(Protocol):

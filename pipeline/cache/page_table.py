@@ -18,15 +18,17 @@ class VisibleRanges:
         rows: number of query tokens.
         ranges: the slots, counted from the pool's first slot, as ascending ranges with gaps between them.
         page_tokens: number of slots per page.
+        beside: number of further visible tokens, which are in no slot: they are passed along with the queries.
     """
 
     rows: int
     ranges: tuple[Range, ...]
     page_tokens: int
+    beside: int = 0
 
     @property
     def tokens(self) -> int:
-        """Number of visible tokens."""
+        """Number of visible tokens in slots."""
         return sum(stop - start for start, stop in self.ranges)
 
 
@@ -69,13 +71,14 @@ class PageTable:
         """Build the tables of a step.
 
         Raises:
-            ValueError: a group sees no slots; or it sees only part of a page, other than the start of its last page; or
-                groups differ in page size.
+            ValueError: a group sees no slots, or tokens beside the slots; or it sees only part of a page, other than
+                the start of its last page; or groups differ in page size.
         """
         size = visible[0].page_tokens
         for group in visible:
             inner = [bound for bounds in group.ranges for bound in bounds][:-1]
-            if group.page_tokens != size or not group.tokens or group.rows < 1 or any(bound % size for bound in inner):
+            unfit = group.page_tokens != size or not group.tokens or group.rows < 1 or group.beside
+            if unfit or any(bound % size for bound in inner):
                 raise ValueError(f"a page table with pages of {size} tokens cannot represent {group}")
         pages = [[number for bounds in group.ranges for number in _pages(bounds, size)] for group in visible]
         return cls(

@@ -12,6 +12,10 @@ is full, so a step of one frame always sees one contiguous range of slots; keys 
 
 With several frames per step, each frame sees a different window. So the ring and the history also have room for the
 frames that only the first frame of the step still sees. Each frame sees up to `MAX_RANGES` ranges of slots.
+
+A network with `slot_tokens` (HorizonStream) has a ring alone. Its frames look back only, in the first step too. But
+each frame also has some tokens of its own for every frame of its window, which attend to that frame. In the first step,
+the window is all frames of the step. Such tokens are never stored, see `row_plan`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,6 +46,7 @@ class CacheLayout:
         history_frames: maximum number of evicted frames whose special tokens are visible.
         entry_tokens: number of tokens per history entry; they are the first tokens of an evicted frame.
         frames_per_step: maximum number of frames in each step after the first.
+        slot_tokens: number of tokens that a frame has for each frame of its window, beside the P tokens.
     """
 
     frame_tokens: int
@@ -53,6 +58,31 @@ class CacheLayout:
     history_frames: int
     entry_tokens: int
     frames_per_step: int = 1
+    slot_tokens: int = 0
+
+    @classmethod
+    def window_alone(cls, stream: StreamConfig, frame_tokens: int, slot_tokens: int) -> "CacheLayout":
+        """Make the layout for a network with `slot_tokens`: the window, without pinned frames and history.
+
+        Raises:
+            ValueError: the stream's settings ask for something else, or its first step is not a whole window.
+        """
+        wanted = {"scale_frames": stream.window, "keyframe_interval": 1, "history_frames": 0}
+        for name, value in wanted.items():
+            if getattr(stream, name) != value:
+                raise ValueError(f"{name} must be {value} for this network, got {getattr(stream, name)}")
+        return cls(
+            frame_tokens=frame_tokens,
+            front_pages=0,
+            window_frames=stream.window,
+            pinned_pages=0,
+            scale_frames=stream.window,
+            keyframe_interval=1,
+            history_frames=0,
+            entry_tokens=1,
+            frames_per_step=stream.frames_per_step,
+            slot_tokens=slot_tokens,
+        )
 
     @classmethod
     def of(cls, stream: StreamConfig, frame_tokens: int, special_tokens: int) -> "CacheLayout":
@@ -117,6 +147,8 @@ class FramePlan:
         slot: first slot of the frame's P tokens.
         visible: the slots that the frame attends to, as ascending ranges with gaps between them.
         context: how many frames these slots belong to.
+        window: with `slot_tokens`, the first slot of each frame of the window, oldest first; otherwise empty.
+        later: number of frames after the stream's first step and before this frame; None in the first step.
     """
 
     number: int
@@ -124,6 +156,8 @@ class FramePlan:
     slot: int
     visible: tuple[Range, ...]
     context: Context
+    window: tuple[int, ...] = ()
+    later: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +242,20 @@ class StreamWindow:
             )
         )
 
+    def next_window(self, frames: int) -> int:
+        """With `slot_tokens`, the number of frames of the window in a next step of `frames` frames; otherwise 0.
+
+        The window of a first step is its frames. If they are fewer than a whole window, it grows with every frame.
+        """
+        if not self.layout.slot_tokens:
+            return 0
+        return min(self.layout.window_frames, self.committed + 1) if self.committed else frames
+
+    @property
+    def growing(self) -> bool:
+        """Whether the window of the next step's frames is longer from frame to frame; only with `slot_tokens`."""
+        return self.layout.slot_tokens > 0 and 0 < self.committed < self.layout.window_frames - 1
+
     def plan(self, frames: int) -> StepPlan:
         """Plan a step of `frames` frames: at most `scale_frames` in the first step, later at most `frames_per_step`.
 
@@ -240,15 +288,25 @@ class StreamWindow:
         after = replace(self, committed=frames, pinned=pinned, demanded=False)
         pages = [i - overflow if i < overflow else self._first_page(i, pinned) for i in range(frames)]
         slots = [self._page_slot(page) for page in pages]
-        visible = _merged((slot, slot + self.layout.frame_tokens) for slot in sorted(slots))
-        context = Context(frames)
+        if self.layout.slot_tokens:
+            planned = [self._first_row(number, slots) for number in range(frames)]
+        else:
+            visible, context = self._pages(slots), Context(frames)
+            planned = [FramePlan(number, True, slot, visible, context) for number, slot in enumerate(slots)]
         return StepPlan(
-            frames=tuple(FramePlan(number, True, slot, visible, context) for number, slot in enumerate(slots)),
+            frames=tuple(planned),
             first=True,
             evictions=(),
             late_evictions=after._copies(slots[:overflow], first_number=0),
             after=after,
         )
+
+    def _first_row(self, number: int, slots: Sequence[int]) -> FramePlan:
+        visible = self._pages(slots[: number + 1])
+        return FramePlan(number, True, slots[number], visible, Context(number + 1), tuple(slots))
+
+    def _pages(self, slots: Iterable[int]) -> tuple[Range, ...]:
+        return _merged((slot, slot + self.layout.frame_tokens) for slot in sorted(slots))
 
     def _first_page(self, frame: int, pinned: int) -> int:
         return frame if pinned else frame % self.layout.ring_pages
@@ -267,14 +325,19 @@ class StreamWindow:
                 leaving = window._page_slot(self.pinned + window.evicted % self.layout.ring_pages)
                 evictions += after._copies([leaving], first_number=window.evicted)
             slot = self._page_slot(self.pinned + window.ringed % self.layout.ring_pages)
-            planned.append(FramePlan(window.committed, True, slot, after.kept, after._context(0)))
+            context, slots = after._context(0), after._window_slots() if self.layout.slot_tokens else ()
+            planned.append(FramePlan(window.committed, True, slot, after.kept, context, slots, window.later))
             window = after
         return StepPlan(tuple(planned), first=False, evictions=tuple(evictions), late_evictions=(), after=window)
 
     def _plan_transient(self, page: int) -> FramePlan:
         slot = self._page_slot(page)
         visible = _merged(((slot, slot + self.layout.frame_tokens), *self.kept))
-        return FramePlan(self.committed, False, slot, visible, self._context(1))
+        return FramePlan(self.committed, False, slot, visible, self._context(1), later=self.later)
+
+    def _window_slots(self) -> tuple[int, ...]:
+        ring = self.layout.ring_pages
+        return tuple(self._page_slot(self.pinned + number % ring) for number in range(self.evicted, self.ringed))
 
     def _context(self, transient: int) -> Context:
         return Context(self.pinned + self.live + transient, self.remembered, self.evicted - self.remembered)

@@ -71,7 +71,7 @@ def largest_frames_per_step(
         ValueError: an image of this size cannot be fitted to the model.
     """
     geometry = resize_geometry(size, resize, model.image_width, model.network.patch_size)
-    tokens, shape = TokenShape.of(model.network, geometry.grid), pool_shape(model)
+    tokens, shape = TokenShape.of(model.network, geometry.grid).seeing(stream.window), pool_shape(model)
     for frames in choices:
         layout = tokens.layout(replace(stream, run_frames=frames))
         memory = shape.bytes_of(layout) + pose_bytes(model, replace(stream, run_frames=frames), model.outputs)
@@ -91,7 +91,7 @@ def step_bytes(model: ModelConfig, tokens: TokenShape) -> int:
     heads = make_heads(model, blank_model(model))
     kept = len(heads.layers) * tokens.parts * 4  # float32 tokens of the layers that are read
     published = sum(output.nbytes for output in heads.outputs(tokens))
-    return tokens.tokens * tokens.channels * (BLOCK_BYTES + kept) + published
+    return tokens.row_tokens * tokens.channels * (BLOCK_BYTES + kept) + published
 
 
 def head_bytes(model: ModelConfig, tokens: TokenShape) -> int:

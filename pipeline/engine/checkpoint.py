@@ -29,6 +29,7 @@ from .preprocess import ResizeGeometry, resize_geometry
 from .stream import Stream, allocate_memory
 from .token_shape import TokenShape
 from .trajectory import SavedTrajectory
+from .window_poses import SavedPoses, restore_poses, saved_poses
 
 SCHEMA = 2
 """Version of the file format."""
@@ -105,6 +106,7 @@ class SavedStream:
         poses: whether the camera head's memory is in the file.
         trajectory: maps the poses of the saved epoch to the trajectory's frame of reference; None without poses.
         keyframe: the last keyframe, if keyframes are chosen by motion.
+        online: the poses of the last frames, where later ones are computed from these; None otherwise.
     """
 
     schema: int
@@ -119,6 +121,7 @@ class SavedStream:
     poses: bool = False
     trajectory: SavedTrajectory | None = None
     keyframe: SavedView | None = None
+    online: SavedPoses | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +193,10 @@ def load_stream(
         _replace(stream, pools, window, poses, file)
     _resume(stream, saved, geometry, levels)
     try:
-        if saved.trajectory is not None and poses is not None:
+        if saved.trajectory is not None and OutputKind.POSE in stream.outputs:
             stream.trajectory.restore(saved.trajectory, depths)
+            if saved.online is not None:
+                restore_poses(stream.online, saved.online)
         if saved.keyframe is not None and keyframe_depth is not None and stream.motion is not None:
             stream.motion.restore(saved.keyframe, keyframe_depth)
     except ValueError as error:
@@ -225,7 +230,8 @@ def _saved(stream: Stream, window: StreamWindow, setting: Setting) -> SavedStrea
         ),
         recent=len(stream.recent),
         poses=stream.poses is not None,
-        trajectory=None if stream.poses is None else stream.trajectory.saved(),
+        trajectory=stream.trajectory.saved() if OutputKind.POSE in stream.outputs else None,
+        online=saved_poses(stream.online) if _joins_windows(stream) else None,
         keyframe=None if stream.motion is None else stream.motion.saved(),
     )
 
@@ -282,6 +288,10 @@ def _keyframe_depth(file: StateFile, saved: SavedStream) -> DepthMap | None:
 def _pose_window(saved: SavedStream, stream: Stream, path: Path) -> StreamWindow | None:
     if OutputKind.POSE not in stream.outputs:
         return None
+    if stream.metric_windows:
+        if saved.online is None:
+            raise StateError(f"{path} is for another stream: it holds no poses, which this camera publishes")
+        return None
     if not saved.poses:
         raise StateError(f"{path} is for another stream: it holds no memory of poses, which this camera publishes")
     layout, counters = pose_layout(stream.config), saved.counters
@@ -321,6 +331,10 @@ def _resume(stream: Stream, saved: SavedStream, geometry: ResizeGeometry, levels
     if stream.state is not None:
         stream.state.carried = saved.counters.carried
     stream.recent.put(levels)
+
+
+def _joins_windows(stream: Stream) -> bool:
+    return stream.metric_windows and OutputKind.POSE in stream.outputs
 
 
 def _extent(geometry: ResizeGeometry) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ from ..cache.backends.select import choose_backend
 from ..cache.kv_pool import KVCachePool
 from ..config import Crop, ModelConfig, ResizeMode, StreamConfig
 from ..errors import AdmissionError, QueryError, StateError
-from ..frames import MAP_KINDS, PATCH_GROUPS, Features, Frame, Outcome, OutputKind, Pixels, Size
+from ..frames import MAP_KINDS, PATCH_GROUPS, Features, Frame, Outcome, OutputKind, Pixels, Size, TokenGroup
 from ..model.checkpoint import load_model
 from ..model.devices import is_out_of_memory
 from ..model.weight_files import file_note
@@ -351,6 +351,9 @@ def _check(config: ModelConfig) -> None:
         raise ValueError(f"a network of depth 0 has patch and pooled tokens only, not {list(config.output.tokens)}")
     if not config.output.tokens or len(set(config.output.tokens)) < len(config.output.tokens):
         raise ValueError(f"output.tokens must be distinct groups, at least one, got {list(config.output.tokens)}")
+    absent = () if config.network.horizon is None else (TokenGroup.CAMERA, TokenGroup.REGISTERS)
+    if OutputKind.FEATURES in config.outputs and set(absent).intersection(config.output.tokens):
+        raise ValueError(f"this network has no camera and register tokens, got {list(config.output.tokens)}")
     if config.output.pool < 1 or config.max_batch < 1:
         raise ValueError(
             f"output.pool and max_batch must be at least 1, got {config.output.pool} and {config.max_batch}"

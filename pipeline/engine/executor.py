@@ -10,6 +10,7 @@ from .device_faults import DeviceFaults
 from .model_runner import Batch, FrameChunk, ModelRunner, WhileDeviceBusy, batches
 from .statistics import EngineStatistics
 from .stream import Stream
+from .window_poses import encode_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,12 @@ class BatchExecutor:
 
     def _advance(self, batch: Batch, started_ns: int, while_device_busy: WhileDeviceBusy | None) -> list[Features]:
         try:
-            features = self._model_runner.run(batch, started_ns, while_device_busy)
+            given = self._model_runner.run(batch, started_ns, while_device_busy)
+            features = [
+                record
+                for stream, records in _by_stream(batch, given)
+                for record in encode_windows(records, stream.online)
+            ]
         except Exception:
             _restart(batch, {chunk.stream.camera for chunk in batch})
             raise

@@ -9,6 +9,8 @@ from torch import Tensor
 from ..config import OutputConfig
 from ..frames import Output, OutputKind
 from ..model.dense_head import DenseHead, depth_of, points_of
+from ..model.horizon_heads import metric_scale
+from ..model.scale_head import MetricScaleHead
 from .outputs import HeadInputs
 from .token_shape import TokenShape
 
@@ -24,10 +26,11 @@ class MapOutput:
 
     Attributes:
         kind: depth or points.
-        layers: the layer pairs that the head reads.
+        layers: the layer pairs that are read: those of the head, and with `scale` also the deepest one.
         head: predicts the maps.
         patch_size: width and height of a patch, in pixels.
         config: the form of the maps.
+        scale: estimates how many metres the head's unit has; None if that is unknown.
     """
 
     kind: OutputKind
@@ -35,6 +38,7 @@ class MapOutput:
     head: DenseHead
     patch_size: int
     config: OutputConfig
+    scale: MetricScaleHead | None = None
 
     def outputs(self, shape: TokenShape) -> tuple[Output, ...]:
         """The map, then the confidence: [h, w] or [h, w, 3], and [h, w], of the published pixels."""
@@ -49,19 +53,23 @@ class MapOutput:
         """See `OutputHead.gather`."""
         rows, columns = inputs.shape.grid
         size = columns * self.patch_size, rows * self.patch_size
+        scales = None if self.scale is None else metric_scale(self.scale, inputs.layers[-1])
         for start in range(0, len(targets[0]), FRAMES_AT_ONCE):
             chosen = slice(start, start + FRAMES_AT_ONCE)
             layers = [
                 torch.cat([part[chosen, inputs.shape.special :] for part in layer.parts], dim=-1)
-                for layer in inputs.layers
+                for layer in inputs.layers[: self.head.levels]
             ]
             values, confidence = self.head(layers, inputs.shape.grid, size)
-            self._write(values, confidence, [target[chosen] for target in targets])
+            chosen_scales = None if scales is None else scales[chosen]
+            self._write(values, confidence, chosen_scales, [target[chosen] for target in targets])
 
-    def _write(self, values: Tensor, confidence: Tensor, targets: Sequence[Tensor]) -> None:
+    def _write(self, values: Tensor, confidence: Tensor, scales: Tensor | None, targets: Sequence[Tensor]) -> None:
         stride = self.config.map_stride
         values, confidence = values[:, ::stride, ::stride], confidence[:, ::stride, ::stride]
         numbers = depth_of(values) if self.kind is OutputKind.DEPTH else points_of(values)
+        if scales is not None:
+            numbers = numbers * scales[:, None, None]
         if self.config.min_confidence:
             unsure = confidence < self.config.min_confidence
             numbers = numbers.masked_fill(unsure.view(*unsure.shape, *(1,) * (numbers.dim() - unsure.dim())), torch.nan)

@@ -151,7 +151,7 @@ def _estimate_camera(model: ModelConfig, camera: CameraConfig, size: Size | None
         epoch_image_bytes=camera.stream.scale_frames * 3 * width * height if camera.stream.epoch_frames else 0,
         step_frames=camera.frames_per_step,
         forward_frames=max(camera.frames_per_step, camera.stream.scale_frames),
-        frame_bytes=step_bytes(model, tokens),
+        frame_bytes=step_bytes(model, tokens.seeing(camera.stream.window)),
         head_bytes=head_bytes(model, tokens),
     )
 

@@ -19,7 +19,7 @@ from ..model.network import FrameNumbers, Network
 from .cuda_graphs import CudaGraphRunner
 from .host_copy import DeviceBuffer, fetch
 from .outputs import OutputHeads, StepTensors, Wanted
-from .pose_outputs import ENCODING
+from .pose_outputs import ENCODING, WINDOW
 from .preprocess import ResizeGeometry, shifted
 from .stream import PreparedFrame, Stream, allocate_memory
 from .token_shape import TokenShape
@@ -32,25 +32,32 @@ class FrameChunk:
     stream: Stream
     frames: tuple[PreparedFrame, ...]
 
+    @property
+    def kind(self) -> tuple[Size, int]:
+        """What chunks of one forward pass have in common: the size of images, and of windows (see `TokenShape`)."""
+        state = self.stream.state
+        window = 0 if state is None else state.window.next_window(len(self.frames))
+        return self.frames[0].geometry.model_size, window
+
 
 WhileDeviceBusy = Callable[[Callable[[], bool]], None]
 """A function with work for the host to do while the device runs a batch. Its argument is a function that tells whether
 the device is still busy. It must not raise."""
 
 Batch = tuple[FrameChunk, ...]
-"""Chunks of different streams that run in one forward pass; all their images have the same size."""
+"""Chunks of different streams that run in one forward pass; all are of the same kind."""
 
 
 def batches(chunks: Sequence[FrameChunk], max_batch: int) -> Iterator[Batch]:
-    """Group chunks by image size into batches of at most `max_batch` frames. No chunk is split, even if it has more.
+    """Group chunks by kind into batches of at most `max_batch` frames. No chunk is split, even if it has more.
 
     Chunks that want the same outputs come one after another. So the same cameras make the same kind of batch, which has
     a graph of its own, in whatever order their frames arrive.
     """
-    by_size: dict[Size, list[FrameChunk]] = {}
+    by_kind: dict[tuple[Size, int], list[FrameChunk]] = {}
     for chunk in chunks:
-        by_size.setdefault(chunk.frames[0].geometry.model_size, []).append(chunk)
-    for group in by_size.values():
+        by_kind.setdefault(chunk.kind, []).append(chunk)
+    for group in by_kind.values():
         batch: list[FrameChunk] = []
         for chunk in sorted(group, key=lambda chunk: sorted(chunk.frames[0].wanted)):
             if batch and sum(len(other.frames) for other in batch) + len(chunk.frames) > max_batch:
@@ -98,6 +105,7 @@ class ModelRunner:
 
         Raises:
             AdmissionError: the pool has no room. The stream then has no cache.
+            ValueError: the network cannot follow the stream's settings.
             DeviceError: the device failed.
         """
         stream = chunk.stream
@@ -121,7 +129,7 @@ class ModelRunner:
             unit.
         """
         begun_ns = time.monotonic_ns()
-        shape = self._token_shape(batch[0].frames[0].geometry)
+        shape = self._token_shape(batch[0].frames[0].geometry).seeing(batch[0].kind[1])
         states = [chunk.stream.state for chunk in batch if chunk.stream.state is not None]
         frames = [frame for chunk in batch for frame in chunk.frames]
         poses = _pose_step(batch)
@@ -221,15 +229,18 @@ def _pose_step(batch: Batch) -> PoseStep | None:
 
 
 def _pose_is_finite(tensors: Sequence[OutputTensor]) -> bool:
-    return all(np.isfinite(tensor.data).all() for tensor in tensors if tensor.output is ENCODING)
+    named = (ENCODING.name, WINDOW)
+    return all(np.isfinite(tensor.data).all() for tensor in tensors if tensor.name in named)
 
 
 def _numbers(plans: Sequence[StepPlan]) -> FrameNumbers:
-    numbered = [(frame.number, plan.after.layout.scale_frames) for plan in plans for frame in plan.frames]
+    planned = [(frame, plan.after.layout.scale_frames) for plan in plans for frame in plan.frames]
     return FrameNumbers(
-        times=tuple(number for number, _ in numbered),
-        first=tuple(number == 0 for number, _ in numbered),
-        scale=tuple(number < scale_frames for number, scale_frames in numbered),
+        times=tuple(frame.number for frame, _ in planned),
+        first=tuple(frame.number == 0 for frame, _ in planned),
+        scale=tuple(frame.number < scale_frames for frame, scale_frames in planned),
+        later=tuple(frame.later for frame, _ in planned),
+        windows=tuple(len(frame.window) for frame, _ in planned),
     )
 
 

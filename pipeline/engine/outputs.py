@@ -217,10 +217,8 @@ def _chosen(layer: LayerOutput, frames: tuple[int, ...], count: int) -> LayerOut
     if len(frames) == count:
         return layer
     if frames == tuple(range(frames[0], frames[-1] + 1)):
-        chosen = slice(frames[0], frames[-1] + 1)
-        return LayerOutput(layer.layer, layer.frame[chosen], None if layer.across is None else layer.across[chosen])
-    parts = [torch.stack([part[frame] for frame in frames]) for part in layer.parts]
-    return LayerOutput(layer.layer, parts[0], parts[1] if len(parts) > 1 else None)
+        return layer.each(lambda tokens: tokens[frames[0] : frames[-1] + 1])
+    return layer.each(lambda tokens: torch.stack([tokens[frame] for frame in frames]))
 
 
 def _row(head: OutputHead, shape: TokenShape) -> _Row:
@@ -236,7 +234,7 @@ def _row(head: OutputHead, shape: TokenShape) -> _Row:
 
 def _copied(layer: LayerOutput) -> LayerOutput:
     # A copy for heads that also read a later layer, because fused kernels overwrite these tokens until then.
-    return LayerOutput(layer.layer, layer.frame.clone(), None if layer.across is None else layer.across.clone())
+    return layer.each(torch.clone)
 
 
 def _as_numpy(host: Tensor) -> Numbers:

@@ -85,6 +85,8 @@ class QueryRunner:
         """See `Engine.locate`."""
         started_ns = time.monotonic_ns()
         state, poses = stream.state, stream.poses
+        if stream.metric_windows:
+            raise QueryError("this model cannot locate pictures: it estimates poses within a window of frames only")
         if OutputKind.POSE not in stream.outputs:
             listed = ", ".join(sorted(stream.outputs))
             raise QueryError(f"camera {stream.camera!r} publishes no poses, so none can be found: it has {listed}")

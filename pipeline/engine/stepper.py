@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from ..config import ResizeMode, StreamConfig
+from ..config import ResizeMode
 from ..frames import Frame, FrameStamp, Outcome, OutputKind, Size
 from .executor import BatchExecutor, StepOutput
 from .images import ImagePreprocessor
@@ -142,9 +142,7 @@ class Stepper:
     def _warm_up_size(
         self, geometry: ResizeGeometry, outputs: frozenset[OutputKind], report: Callable[[float], None]
     ) -> float:
-        stream = Stream(
-            "warm-up", StreamConfig(scale_frames=1, window=1, history_frames=1), ResizeMode.CROP, outputs=outputs
-        )
+        stream = self._streams.warm_up_stream(outputs)
         stamp = FrameStamp(stream.camera, 0, 0, 0, 0, None, geometry.source_size)
         width, height = geometry.source_size
         blank = Frame(stamp, np.zeros((height, width, 3), np.uint8))

@@ -15,6 +15,7 @@ from ..cache.stream_cache import StreamState
 from ..cache.window import CacheLayout, StreamWindow
 from ..config import Crop, ResizeMode, StreamConfig
 from ..frames import MAP_KINDS, Features, Flag, FrameStamp, OutputKind
+from ..geometry.online_poses import OnlinePoses
 from ..view_config import ViewConfig
 from .keyframe_motion import KeyframeMotion
 from .preprocess import ResizeGeometry
@@ -59,8 +60,10 @@ class Stream:
         crop: the part of each captured frame that is used (see `CameraConfig`), or None for the whole frame.
         outputs: the kinds of outputs that are published.
         map_every, map_stride: see `OutputConfig`.
+        metric_windows: whether the network estimates the poses of each frame's window, in metres (HorizonStream).
         state: the stream's memory, or None while none is allocated.
-        poses: the camera head's memory, or None while none is allocated; never allocated if no pose is published.
+        poses: the camera head's memory, or None while none is allocated; never allocated if no pose is published, or
+            with `metric_windows`.
         waiting: frames for the next step. The first frames of an epoch wait until `scale_frames` of them can run as one
             block.
         epoch: number of the epoch, from 0.
@@ -74,6 +77,7 @@ class Stream:
         recent: images with which the next epoch may begin.
         known: what is known of the camera's view.
         view: applies it to frames and records; None if nothing is known of the pictures.
+        online: with `metric_windows`, the poses of the last frames, from which those of later ones are computed.
         trajectory: maps poses, depths and points of all epochs to one frame of reference.
         motion: chooses keyframes by motion; None if they are chosen by their number only.
     """
@@ -87,6 +91,7 @@ class Stream:
     map_stride: int = 1
     known: ViewConfig = field(default_factory=ViewConfig)
     view: StreamView | None = None
+    metric_windows: bool = False
     state: StreamState | None = None
     poses: StreamState | None = None
     waiting: list[PreparedFrame] = field(default_factory=list)
@@ -99,14 +104,17 @@ class Stream:
     restored_unix_ns: int = 0
     reopened: bool = False
     recent: ReplayBuffer = field(init=False)
+    online: OnlinePoses = field(init=False)
     trajectory: Trajectory = field(init=False)
     motion: KeyframeMotion | None = field(init=False)
 
     def __post_init__(self) -> None:
         shared = self.config.scale_frames if self.config.epoch_frames else 0
         self.recent = ReplayBuffer(shared)
+        self.online = OnlinePoses(self.config.window)
         shared = shared if OutputKind.POSE in self.outputs else 0
-        self.trajectory = Trajectory(shared, self.map_stride, unit=StreamUnit.of(self.known))
+        unit = StreamUnit.of(self.known, is_metric=self.metric_windows)
+        self.trajectory = Trajectory(shared, self.map_stride, unit)
         threshold_px = self.config.keyframe_flow_px
         self.motion = KeyframeMotion(threshold_px, self.map_stride) if threshold_px else None
 
@@ -127,6 +135,8 @@ class Stream:
 
     @property
     def _chunk_frames(self) -> int:
+        if self.state is not None and self.state.window.growing:
+            return 1  # frames that run together have equally long windows
         if not self.config.epoch_frames or self.state is None:
             return self.config.frames_per_step
         if self.over:
@@ -257,6 +267,7 @@ class Stream:
             self.poses.reset()
         if self.motion is not None:
             self.motion.restart()
+        self.online.restart()
 
 
 def allocate_memory(stream: Stream, layout: CacheLayout, pools: tuple[KVCachePool, KVCachePool]) -> None:
@@ -273,7 +284,7 @@ def allocate_memory(stream: Stream, layout: CacheLayout, pools: tuple[KVCachePoo
     pool, pose_pool = pools
     stream.free()
     stream.state = StreamState.allocate(pool, StreamWindow(layout))
-    if OutputKind.POSE in stream.outputs:
+    if OutputKind.POSE in stream.outputs and not stream.metric_windows:
         try:
             stream.poses = StreamState.allocate(pose_pool, StreamWindow(pose_layout(stream.config)))
         except BaseException:

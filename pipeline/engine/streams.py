@@ -10,6 +10,7 @@ from ..frames import MOTION_KINDS, OutputKind
 from ..view_config import ViewConfig
 from .admission import check_admission
 from .stream import Stream
+from .token_shape import TokenShape
 from .view import StreamView
 
 STATELESS = StreamConfig(scale_frames=1, window=1, history_frames=0)
@@ -55,7 +56,8 @@ class StreamRegistry:
         """Open a stream, without memory yet. It publishes these kinds of outputs, or all of the model's.
 
         Raises:
-            AdmissionError: `max_streams` streams are already open, or an output is not one of the model's.
+            AdmissionError: `max_streams` streams are already open, an output is not one of the model's, or the network
+                cannot follow the stream's settings.
             ValueError: the camera already has a stream.
         """
         kinds = frozenset(self._config.outputs if outputs is None else outputs)
@@ -67,13 +69,18 @@ class StreamRegistry:
             raise AdmissionError(f"{reason}, but the outputs of camera {camera!r} are {', '.join(sorted(kinds))}")
         if camera in self._streams:
             raise ValueError(f"camera {camera!r} already has a stream")
-        config = self._supported(config)
+        config = self._supported(camera, config)
         check_admission(camera, config, len(self._streams), self._config, self._pool)
-        output = self._config.output
+        every, stride = self._config.output.map_every, self._config.output.map_stride
         known = known or ViewConfig()
         view = StreamView(known, self._pool.shape.device) if known.mask or known.calibration else None
-        every, stride = output.map_every, output.map_stride
-        self._streams[camera] = Stream(camera, config, resize, crop, kinds, every, stride, known, view)
+        windows = self._has_windows
+        self._streams[camera] = Stream(camera, config, resize, crop, kinds, every, stride, known, view, windows)
+
+    def warm_up_stream(self, outputs: Collection[OutputKind]) -> Stream:
+        """A stream that is not among the open ones, with the smallest memory, in which to run the first steps."""
+        config = StreamConfig(scale_frames=1, window=1, history_frames=0 if self._has_windows else 1)
+        return Stream("warm-up", config, ResizeMode.CROP, outputs=frozenset(outputs), metric_windows=self._has_windows)
 
     def close(self, camera: str) -> None:
         """Drop a stream and free its memory. Idempotent."""
@@ -81,9 +88,17 @@ class StreamRegistry:
         if stream is not None:
             stream.free()
 
-    def _supported(self, config: StreamConfig) -> StreamConfig:
+    @property
+    def _has_windows(self) -> bool:
+        return self._config.network.slot_tokens > 0
+
+    def _supported(self, camera: str, config: StreamConfig) -> StreamConfig:
         if not self._config.running_mixers:
             return STATELESS
+        try:
+            TokenShape.of(self._config.network, (1, 1)).layout(config)
+        except ValueError as error:
+            raise AdmissionError(f"camera {camera!r}: {error}") from error
         # With several frames per step, the history ring would wrap within a page, unless epochs end before it is full.
         endless = self._whole_pages and config.retention.cross_frame_special and not config.epoch_frames
         return replace(config, run_frames=1) if endless else config

@@ -29,9 +29,10 @@ class StreamUnit:
     _first: Floats | None = None
 
     @classmethod
-    def of(cls, view: ViewConfig) -> "StreamUnit":
-        """The unit of a stream, before its first frame."""
-        unit = cls(view.metres_per_unit, view.known_distance)
+    def of(cls, view: ViewConfig, *, is_metric: bool = False) -> "StreamUnit":
+        """The unit of a stream before its first frame. That of a metric model is the metre, unless the view differs."""
+        given = 1.0 if is_metric and view.known_distance is None else None
+        unit = cls(view.metres_per_unit or given, view.known_distance)
         unit.restart()
         return unit
 

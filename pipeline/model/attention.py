@@ -38,6 +38,15 @@ class CacheStep(Protocol):
     def attend(self, layer: int, query: Tensor) -> Tensor:
         """Attend with queries [F, P, H, D] to the visible tokens of their streams, including those of this step."""
 
+    def attend_rows(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend with queries [F, A, H, D] of each frame's row, see `cache.row_plan`.
+
+        `key` and `value` [F, A - P, H, D] are those of the row's slots, which are not stored.
+        """
+
+    def attend_slots(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend with the X tokens of each slot [F, W, X, H, D] to the slot's frame and to themselves."""
+
     def scan(self, layer: int, attention: KimiDeltaAttention, tokens: Tensor) -> Tensor:
         """Run a `kda` layer over tokens [F, P, C], starting from the streams' states; returns the same shape."""
 
@@ -108,37 +117,56 @@ class DeltaMixer:
         return self.step.scan(self.index, layer, tokens)
 
 
+class Pool(Protocol):
+    """Averages the tokens of each sequence: takes [..., P, C], returns [..., 1, C]."""
+
+    def __call__(self, tokens: Tensor, /) -> Tensor: ...
+
+
+def mean_token(tokens: Tensor) -> Tensor:
+    """The mean over P of tokens [..., P, C]; a `Pool`."""
+    return tokens.mean(-2, keepdim=True)
+
+
 class Attention(nn.Module):
     """The projections before and after attention.
 
-    Parameters: `qkv`, `proj`, and with `qk_norm` also `q_norm` and `k_norm`.
+    Parameters: `qkv`, `proj`, with `qk_norm` also `q_norm` and `k_norm`, and with `gate` also `gate_proj`.
 
     Args:
         channels: C, the number of channels.
         heads: H, the number of heads.
         qk_norm: whether queries and keys are layer-normalised over D, in float32.
         dtype: number format of the projections.
+        gate: whether each head's output is multiplied by a number from 0 to 1, sigmoid(gate_proj(mean token)), which is
+            the same for all tokens of a sequence (the head gates of HorizonStream, arXiv 2605.23889).
     """
 
-    def __init__(self, channels: int, heads: int, *, qk_norm: bool, dtype: torch.dtype) -> None:
+    def __init__(self, channels: int, heads: int, *, qk_norm: bool, dtype: torch.dtype, gate: bool = False) -> None:
         super().__init__()
         self._heads = heads
         head_dim = channels // heads
         self.qkv = nn.Linear(channels, 3 * channels, dtype=dtype)
         self.q_norm = nn.LayerNorm(head_dim, eps=EPS) if qk_norm else None
         self.k_norm = nn.LayerNorm(head_dim, eps=EPS) if qk_norm else None
+        self.gate_proj = nn.Linear(channels, heads, dtype=dtype) if gate else None
         self.proj = nn.Linear(channels, channels, dtype=dtype)
 
-    def forward(self, tokens: Tensor, attend: AttentionFunction) -> Tensor:
-        """Attention over tokens [F, P, C] in any float dtype; returns [F, P, C] in the projections' dtype."""
-        query, key, value = self.packed(tokens).unbind(2)  # [F, P, H, D] each
+    def forward(self, tokens: Tensor, attend: AttentionFunction, pool: Pool = mean_token) -> Tensor:
+        """Attention over tokens [..., P, C] in any float dtype; returns [..., P, C] in the projections' dtype.
+
+        `pool` averages the tokens of the sequences that share a gate.
+        """
+        query, key, value = self.packed(tokens).unbind(-3)  # [..., P, H, D] each
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query.float()), self.k_norm(key.float())
-        mixed = attend(query, key, value).flatten(-2)
-        out: Tensor = self.proj(mixed)
+        mixed = attend(query, key, value)
+        if self.gate_proj is not None:
+            mixed = mixed * self.gate_proj(pool(tokens).to(self.gate_proj.weight.dtype)).sigmoid()[..., None]
+        out: Tensor = self.proj(mixed.flatten(-2))
         return out
 
     def packed(self, tokens: Tensor) -> Tensor:
-        """Queries, keys and values of tokens [F, P, C], before normalisation and rotation: [F, P, 3, H, D]."""
+        """Queries, keys and values of tokens [..., P, C], before normalisation and rotation: [..., P, 3, H, D]."""
         packed: Tensor = self.qkv(tokens.to(self.qkv.weight.dtype))
         return packed.view(*packed.shape[:-1], 3, self._heads, -1)

@@ -5,6 +5,7 @@ a round and a block has keys and values of its own: one token per keyframe (arXi
 because later rounds amplify rounding errors about 500 times.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..config import CameraHeadConfig
-from .attention import EPS, Attention
+from .attention import EPS, Attention, Mixer
 from .blocks import Block, Mlp
 from .rope import Rotation, SpatialPart, axis_channels, rotation_3d
 
@@ -74,19 +75,30 @@ class CameraHead(nn.Module):
             float32 [F, 9]: translation, unnormalised quaternion (scalar last), and fields of view, which are not
             negative. The pose maps camera coordinates to world coordinates.
         """
-        tokens = self.token_norm(tokens)[:, None]
-        normed = functional.layer_norm(tokens, tokens.shape[-1:], eps=_MODULATION_EPS)
         rotation = self._rotation(memory.times) if self.config.rope else None
+        return self.refine(tokens[:, None], lambda layer: _Mix(memory, layer, rotation))[:, 0]
+
+    def refine(self, tokens: Tensor, mixer: Callable[[int], Mixer]) -> Tensor:
+        """Estimate the pose of each token, in all rounds.
+
+        Args:
+            tokens: float32 [F, N, 2C].
+            mixer: the mixer of the block with the number round * blocks + block.
+
+        Returns:
+            float32 [F, N, 9], see `forward`.
+        """
+        tokens = self.token_norm(tokens)
+        normed = functional.layer_norm(tokens, tokens.shape[-1:], eps=_MODULATION_EPS)
         pose, seen = torch.zeros_like(tokens[..., :POSE_CHANNELS]), self.empty_pose_tokens
         for number in range(self.config.rounds):
             shift, scale, gate = self.poseLN_modulation(self.embed_pose(seen)).chunk(3, dim=-1)
             mixed = gate * (normed * (1 + scale) + shift) + tokens
             for index, block in enumerate(self.trunk):
-                mixed = block(mixed, _Mix(memory, number * self.config.blocks + index, rotation))
+                mixed = block(mixed, mixer(number * self.config.blocks + index))
             pose = pose + self.pose_branch(self.trunk_norm(mixed))
             seen = pose
-        pose = pose[:, 0]
-        return torch.cat((pose[:, :7], pose[:, 7:].relu()), dim=-1)
+        return torch.cat((pose[..., :7], pose[..., 7:].relu()), dim=-1)
 
     def _rotation(self, times: Tensor) -> Rotation:
         # Frame f is at time f, row 0 and column 0.

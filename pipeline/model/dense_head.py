@@ -33,6 +33,7 @@ class DenseHead(nn.Module):
         super().__init__()
         widths, features = config.channels, config.features
         self.values = values
+        self.levels = len(widths)
         self.norm = nn.LayerNorm(channels, eps=EPS)
         self.projects = nn.ModuleList(nn.Conv2d(channels, width, 1) for width in widths)
         self.resize_layers = nn.ModuleList(

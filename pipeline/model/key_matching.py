@@ -1,6 +1,6 @@
 """Matches the weights in a file with the network's, key by key. If any key differs, the error names the differences."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from .backbones import BACKBONES, find_backbone
+from .file_keys import LINGBOT_MAP_KEYS, FileKeys
 from .mismatch_hints import AGGREGATOR, hint_for_backbone, hint_for_checkpoint
 from .network import Network
 from .weight_files import read_state_dict
@@ -16,9 +17,6 @@ from .weight_paths import shard_hint
 
 BACKBONE = "patch_embed."
 """Prefix of the backbone's keys."""
-
-HEADS = ("camera_head.", "depth_head.", "point_head.")
-"""Prefixes of the heads' keys in a full checkpoint. Heads that the network does not have are skipped."""
 
 MAX_NAMED_KEYS = 10
 """Maximum number of keys that an error message lists."""
@@ -49,15 +47,29 @@ def checkpoint_weights(model: Network, path: Path) -> Iterator[tuple[str, Tensor
         CheckpointError: the file cannot be read, or keys are missing, unexpected, of the wrong shape or not
             floating-point; the message lists up to ten.
     """
-    wanted = model.state_dict()
-    found = match_checkpoint(wanted, read_state_dict(path), path).found
-    return ((name, found.pop(name)) for name in wanted)
+    file_keys = model.file_keys
+    wanted = {name: (file_keys.key(name), value) for name, value in model.state_dict().items()}
+    tensors = file_keys.cleaned(read_state_dict(path))
+    found = match_checkpoint(dict(wanted.values()), tensors, path, file_keys).found
+    return ((name, found.pop(key)) for name, (key, _) in wanted.items())
 
 
-def match_checkpoint(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> MatchedKeys:
-    """Match the tensors of the file at `path` with a network's state dict; raises what `checkpoint_weights` raises."""
-    matched = _match(wanted, tensors, partial(_network_keys, heads=_heads(wanted)))
-    absent = [head for head in _heads(wanted) if not any(name.startswith(head) for name in matched.found)]
+def match_checkpoint(
+    wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path, file_keys: FileKeys = LINGBOT_MAP_KEYS
+) -> MatchedKeys:
+    """Match the tensors of the file at `path` with a network's state dict; raises what `checkpoint_weights` raises.
+
+    Args:
+        wanted: the network's state dict, by the keys of its files.
+        tensors: the file's tensors, cleaned.
+        path: the file, for messages.
+        file_keys: how such files name the weights.
+    """
+    heads = [head for head in file_keys.heads if any(name.startswith(head) for name in wanted)]
+    skipped = tuple(head for head in file_keys.heads if head not in heads)
+    matched = _match(wanted, tensors, partial(_network_keys, skipped=skipped, unused=file_keys.unused))
+    absent = {head: kind for head, kind in file_keys.heads.items() if head in heads}
+    absent = {head: kind for head, kind in absent.items() if not any(name.startswith(head) for name in matched.found)}
     missing = [name for name in wanted if name not in matched.found]
     if absent and all(name.startswith(tuple(absent)) for name in missing):
         raise CheckpointError(_without_heads(path, absent))
@@ -114,24 +126,18 @@ def _common_prefixes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
         yield prefix
 
 
-def _heads(names: Iterable[str]) -> tuple[str, ...]:
-    names = tuple(names)
-    return tuple(head for head in HEADS if any(name.startswith(head) for name in names))
-
-
-def _without_heads(path: Path, heads: Sequence[str]) -> str:
-    words = {"camera_head.": "pose", "depth_head.": "depth", "point_head.": "points"}
-    named = " and ".join(f"no {head}* tensors, which the output {words[head]!r} needs" for head in heads)
+def _without_heads(path: Path, heads: Mapping[str, str]) -> str:
+    named = " and ".join(f"no {head}* tensors, which the output {kind} needs" for head, kind in heads.items())
     instead = "; clients compute points from depth and pose" if "point_head." in heads else ""
     return f"checkpoint {path} has {named}: remove it from model.outputs{instead}"
 
 
-def _network_keys(tensors: Mapping[str, Tensor], heads: tuple[str, ...]) -> dict[str, Tensor]:
+def _network_keys(tensors: Mapping[str, Tensor], skipped: tuple[str, ...], unused: frozenset[str]) -> dict[str, Tensor]:
     is_full = any(name.startswith(AGGREGATOR) for name in tensors)
     prefix = AGGREGATOR if is_full else ""
-    skipped = tuple(head for head in HEADS if head not in heads)
     own = {name.removeprefix(prefix): value for name, value in tensors.items() if not name.startswith(skipped)}
-    unused = {BACKBONE + key for backbone in BACKBONES.values() if backbone.release for key in backbone.release.unused}
+    releases = (backbone.release for backbone in BACKBONES.values() if backbone.release is not None)
+    unused |= {BACKBONE + key for release in releases for key in release.unused}
     return {name: value for name, value in own.items() if name not in unused}
 
 

@@ -10,6 +10,9 @@ from .backbones import BACKBONES, Backbone
 AGGREGATOR = "aggregator."
 """Prefix of the network's keys in a full checkpoint."""
 
+HORIZON = "agg_regator."
+"""Prefix of the network's keys in HorizonStream's file."""
+
 _GLOBAL_BLOCK = re.compile(r"global_blocks\.\d{1,4}\.")
 
 
@@ -20,6 +23,11 @@ def hint_for_checkpoint(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor
         wanted: the network's state dict.
         found: the file's tensors, without the prefix of full checkpoints.
     """
+    theirs, mine = (any(key.startswith(HORIZON) for key in keys) for keys in (found, wanted))
+    if theirs and not mine:
+        return "it looks like HorizonStream: set preset = 'horizonstream'"
+    if mine and not theirs and any(_GLOBAL_BLOCK.match(key) for key in found):
+        return "it looks like LingBot-Map: set preset = 'lingbot-map'"
     for backbone in BACKBONES.values():
         if backbone.release is not None and backbone.release.marker in found:
             return f"it looks like {backbone.release.name} alone: set backbone_checkpoint"

@@ -1,7 +1,8 @@
 """The interface of the networks that the engine runs."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -10,6 +11,8 @@ from ..frames import OutputKind
 from .attention import CacheStep
 from .camera_head import CameraHead
 from .dense_head import DenseHead
+from .file_keys import LINGBOT_MAP_KEYS, FileKeys
+from .scale_head import MetricScaleHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +23,29 @@ class FrameNumbers:
         times: for each frame, the number of frames committed to its stream before it; there is no upper limit.
         first: whether each frame is its stream's very first.
         scale: whether each frame is one of its stream's first `scale_frames`.
+        later: for each frame, the number of frames after its stream's first step and before it; None in that step.
+        windows: for each frame, the number of frames of its window, itself included; in the first step, all of its
+            frames. Only for networks with `slot_tokens`.
     """
 
     times: tuple[int, ...]
     first: tuple[bool, ...]
     scale: tuple[bool, ...]
+    later: tuple[int | None, ...] = ()
+    windows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The pose tokens of HorizonStream, one for each frame of each window.
+
+    Attributes:
+        tokens: float32 [F, W, 2C], after the frame block and after the global block.
+        seen: bool [F, W, W], which slots each slot sees in the camera head; None if each sees all.
+    """
+
+    tokens: Tensor
+    seen: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +58,26 @@ class LayerOutput:
         layer: index of the pair, from 0.
         frame: tokens float32 [F, P, C] after the frame block.
         across: tokens float32 [F, P, C] after the global block, or None.
+        slots: the pose tokens of HorizonStream's deepest pair; otherwise None.
     """
 
     layer: int
     frame: Tensor
     across: Tensor | None
+    slots: Slots | None = None
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
         """The tensors that are published side by side: `frame`, and `across` if there is one."""
         return (self.frame,) if self.across is None else (self.frame, self.across)
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "LayerOutput":
+        """Apply a function of tensors whose first axis is the frames to each tensor."""
+        across = None if self.across is None else function(self.across)
+        slots = self.slots
+        if slots is not None:
+            slots = Slots(function(slots.tokens), None if slots.seen is None else function(slots.seen))
+        return LayerOutput(self.layer, function(self.frame), across, slots)
 
 
 class Network(nn.Module):
@@ -59,16 +90,20 @@ class Network(nn.Module):
         camera_head: estimates poses.
         depth_head: predicts depth.
         point_head: predicts points.
+        scale_head: estimates how many metres the unit of poses and depths has; None if that cannot be known.
+        file_keys: how checkpoints name the weights.
     """
 
+    file_keys: ClassVar[FileKeys] = LINGBOT_MAP_KEYS
     network: NetworkConfig
     camera_head: CameraHead | None
     depth_head: DenseHead | None
     point_head: DenseHead | None
+    scale_head: MetricScaleHead | None
 
     def __init__(self) -> None:
         super().__init__()
-        self.camera_head = self.depth_head = self.point_head = None
+        self.camera_head = self.depth_head = self.point_head = self.scale_head = None
 
     def add_heads(self, outputs: Collection[OutputKind]) -> None:
         """Add the heads that these outputs need.

@@ -10,7 +10,7 @@ A preset only fills in defaults: the config can override each of them. Config ch
 A `NetworkConfig` configures a family's network, and a `StreamConfig` its window: which frames keep all their tokens,
 which keep only their special tokens, and after how many frames the cache is rebuilt. A rule that these settings cannot
 express belongs in `cache.window`, which alone decides what a frame sees. Fused execution supports only the blocks of
-`Aggregator`.
+`Aggregator`. HorizonStream has a network of its own, `horizon_stream`, of the same parts.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..config import CameraHeadConfig, DenseHeadConfig, NetworkConfig, StreamConfig
+from ..config import CameraHeadConfig, DenseHeadConfig, HorizonConfig, NetworkConfig, ResizeMode, StreamConfig
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +34,12 @@ def _load_lingbot_map() -> "NetworkBuilder":
     return build_lingbot_map
 
 
+def _load_horizon_stream() -> "NetworkBuilder":
+    from .horizon_stream import build_horizon_stream
+
+    return build_horizon_stream
+
+
 @dataclass(frozen=True, slots=True)
 class Preset:
     """A named model.
@@ -44,6 +50,8 @@ class Preset:
         image_width: width to which images are resized, in pixels.
         stream: default settings of the model's streams.
         layers: indices of the layer pairs that are published by default.
+        resize: how images are resized by default.
+        note: what users have to know before they use the released weights; None if nothing.
         load_builder: imports the module of the preset's family, and returns the function that builds the network.
     """
 
@@ -52,6 +60,8 @@ class Preset:
     image_width: int
     stream: StreamConfig
     layers: tuple[int, ...]
+    resize: ResizeMode = ResizeMode.CROP
+    note: str | None = None
     load_builder: "Callable[[], NetworkBuilder]" = _load_lingbot_map
 
 
@@ -81,7 +91,22 @@ LINGBOT_MAP = Preset(
 )
 """The shape of the released LingBot-Map checkpoints (arXiv 2604.14141)."""
 
-PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in (TINY, LINGBOT_MAP)})
+HORIZON_STREAM = Preset(
+    name="horizonstream",
+    network=NetworkConfig(register_tokens=0, rope3d=False, horizon=HorizonConfig()),
+    image_width=518,
+    # The first step is one whole window. Older frames remain in the `kda` blocks, and positions in time repeat.
+    stream=StreamConfig(scale_frames=10, window=10, history_frames=0),
+    layers=(4, 11, 17, 23),
+    resize=ResizeMode.FIT,
+    note="the authors of HorizonStream state no licence for its weights: find out whether you may use them",
+    load_builder=_load_horizon_stream,
+)
+"""The shape of the released HorizonStream checkpoint (arXiv 2605.23889)."""
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {preset.name: preset for preset in (TINY, LINGBOT_MAP, HORIZON_STREAM)}
+)
 """All presets by name; read-only."""
 
 

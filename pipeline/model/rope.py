@@ -74,7 +74,7 @@ def rotation_2d(rows: int, columns: int, special_tokens: int, head_dim: int, dev
     """
     if head_dim % 4:
         raise ValueError(f"2D rotary embedding requires a head dimension that is a multiple of 4, got {head_dim}")
-    positions = _grid(rows, columns, device) + 1  # [rows * columns, 2]
+    positions = grid_positions(rows, columns, device) + 1  # [rows * columns, 2]
     positions = torch.cat((positions.new_zeros(special_tokens, 2), positions))
     angle = angles(positions, head_dim // 2, BASE_2D)[None, :, None]  # [1, P, 1, 2, D/4]
     return Rotation(angle.cos().float(), angle.sin().float(), pairs=False)
@@ -96,7 +96,7 @@ def spatial_part(rows: int, columns: int, special_tokens: int, head_dim: int, de
     """The spatial part for special token j at (j, j) and patch (r, c) at (special_tokens + r, special_tokens + c)."""
     _, row_channels, column_channels = axis_channels(head_dim)
     diagonal = torch.arange(special_tokens, dtype=torch.float64, device=device)
-    positions = torch.cat((diagonal[:, None].expand(-1, 2), _grid(rows, columns, device) + special_tokens))
+    positions = torch.cat((diagonal[:, None].expand(-1, 2), grid_positions(rows, columns, device) + special_tokens))
     row = angles(positions[:, 0], row_channels, BASE_3D)
     column = angles(positions[:, 1], column_channels, BASE_3D)
     angle = torch.cat((row, column), dim=-1)
@@ -122,8 +122,8 @@ def _join(time: Tensor, spatial: Tensor) -> Tensor:
     return torch.cat(parts, dim=-1)[:, :, None]  # [F, P, 1, D/2]
 
 
-def _grid(rows: int, columns: int, device: torch.device) -> Tensor:
-    # float64 [rows * columns, 2]: row and column of each patch, row by row
+def grid_positions(rows: int, columns: int, device: torch.device) -> Tensor:
+    """The row and the column of each patch, row by row: float64 [rows * columns, 2], from 0."""
     row = torch.arange(rows, dtype=torch.float64, device=device)
     column = torch.arange(columns, dtype=torch.float64, device=device)
     return torch.cartesian_prod(row, column).reshape(-1, 2)

@@ -79,6 +79,11 @@ class Inbound:
         self._inode = _inode(self.descriptor)
         self._is_tcp = _is_tcp(self.descriptor)
 
+    def forgive(self) -> None:
+        """Count from 0 again."""
+        self.update()
+        self.level = 0.0
+
     def update(self) -> None:
         """Ask the kernel how many bytes have been received."""
         now_s = time.monotonic()
@@ -141,6 +146,7 @@ class InboundWatch:
         self._look_due_s = 0.0
         self._events: list[ConnectionEvent] = []
         self._cut: list[tuple[str, str]] = []
+        self._forgiven: set[int] = set()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="inbound-watch", daemon=True)
         self._thread.start()
@@ -156,6 +162,11 @@ class InboundWatch:
         with self._lock:
             cut, self._cut = self._cut, []
             return cut
+
+    def forgive(self, descriptor: int) -> None:
+        """Count what a peer sends from 0 again, since its message is complete and no longer in libzmq's memory."""
+        with self._lock:
+            self._forgiven.add(descriptor)
 
     def close(self) -> None:
         """End the thread, once the monitor is stopped. Idempotent."""
@@ -186,9 +197,14 @@ class InboundWatch:
         return True
 
     def _look(self) -> None:
+        with self._lock:
+            forgiven, self._forgiven = self._forgiven, set()
         peers = [inbound for _, inbound in self._peers.values()]
         for inbound in peers:
-            inbound.update()
+            if inbound.descriptor in forgiven:
+                inbound.forgive()
+            else:
+                inbound.update()
         too_much = excess(peers, self._limits)
         too_many = [inbound for inbound in peers if inbound not in too_much][self._most_peers :]
         # A connection that ended before it was looked at first is another one's descriptor by now, and has the other

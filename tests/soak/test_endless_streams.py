@@ -10,9 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from retinad.pipeline.config import ModelConfig, NetworkConfig, OutputConfig, ResizeMode, StreamConfig
+from retinad.pipeline.config import (
+    CameraHeadConfig,
+    HorizonConfig,
+    ModelConfig,
+    NetworkConfig,
+    OutputConfig,
+    ResizeMode,
+    StreamConfig,
+)
 from retinad.pipeline.engine.engine import Engine
-from retinad.pipeline.frames import Features, Frame, FrameStamp
+from retinad.pipeline.frames import Features, Frame, FrameStamp, OutputKind, TokenGroup
 
 FRAMES = 20_000
 WINDOW = 2_000
@@ -27,6 +35,22 @@ MODEL = ModelConfig(
 )
 STREAM = StreamConfig(scale_frames=4, window=8, history_frames=64)
 HYBRID = replace(MODEL, network=replace(MODEL.network, depth=2, mixers=("kda", "attention")), output=OutputConfig((1,)))
+
+HORIZON = ModelConfig(
+    name="horizonstream",
+    network=NetworkConfig(
+        channels=32,
+        heads=2,
+        depth=2,
+        patch_embed="conv",
+        camera_head=CameraHeadConfig(heads=4, blocks=1, rounds=2),
+        horizon=HorizonConfig(pose_tokens=2, memory_layers=(1,), scale_hidden=(8, 8)),
+    ),
+    image_width=28,
+    output=OutputConfig((1,), (TokenGroup.SCALE, TokenGroup.PATCH)),
+    outputs=(OutputKind.FEATURES, OutputKind.POSE),
+)
+"""With poses, whose trajectory is as long as the stream."""
 
 YOUNG_EVERY = 4
 """A second, young stream of the same settings gets a frame after every four of the first."""
@@ -96,6 +120,7 @@ def rows(model: ModelConfig, stream: StreamConfig) -> Iterator[Row]:
                 young_ms.clear()
 
 
+POSE = "pose/world_from_camera"
 IMAGES = [np.random.default_rng(n).integers(0, 256, (SIZE[1], SIZE[0], 3), np.uint8) for n in range(16)]
 
 
@@ -106,15 +131,19 @@ def step_ms(engine: Engine, camera: str, number: int, *, waits: bool) -> float:
     took_s = time.thread_time() - began_s
     assert bool(outcomes) is not waits
     assert all(isinstance(outcome, Features) for outcome in outcomes)
+    poses = (t for one in outcomes if isinstance(one, Features) for t in one.tensors if t.name == POSE)
+    assert all(np.isfinite(pose.data).all() for pose in poses)
     return took_s * 1e3
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("epoch_frames", [0, 320], ids=["epochs off", "epochs of 320"])
-@pytest.mark.parametrize("model", [MODEL, HYBRID], ids=["attention", "hybrid"])
+@pytest.mark.parametrize("model", [MODEL, HYBRID, HORIZON], ids=["attention", "hybrid", "horizonstream"])
 def test_bytes_and_time_of_a_frame_stay_constant(model: ModelConfig, epoch_frames: int) -> None:
-    stream = StreamConfig(STREAM.scale_frames, STREAM.window, 1, STREAM.history_frames, epoch_frames=epoch_frames)
+    stream = replace(STREAM, epoch_frames=epoch_frames)
+    if model.network.horizon is not None:
+        stream = replace(stream, scale_frames=stream.window, history_frames=0)
     print(f"\n{model.network.global_mixers}, epoch_frames = {epoch_frames}")
     print(" frames  state kB  recent kB  resident MB  old ms  young ms  ratio")
     table: list[Row] = []

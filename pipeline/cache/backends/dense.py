@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..attention_backend import LayerAttention
+from ..attention_backend import KeysValues, LayerAttention
 from ..kv_pool import KVCachePool
 from ..page_table import VisibleRanges
 
@@ -18,13 +18,15 @@ class DenseBackend:
 
     def plan(self, pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
         """See `AttentionBackend`. Page sizes may be mixed."""
-        rows = [group.rows for group in visible]
+        rows, own = [group.rows for group in visible], [group.beside for group in visible]
 
-        def attend(layer: int, query: Tensor) -> Tensor:
+        def attend(layer: int, query: Tensor, beside: KeysValues | None = None) -> Tensor:
             cache, queries = pool.layer(layer), query.split_with_sizes(rows)
-            outputs = [
-                attend_all(part, *gather(cache, group).unbind(0)) for part, group in zip(queries, visible, strict=True)
-            ]
+            seen = [gather(cache, group) for group in visible]
+            if beside is not None:
+                others = torch.stack(beside).split_with_sizes(own, dim=1)
+                seen = [torch.cat(parts, dim=1) for parts in zip(seen, others, strict=True)]
+            outputs = [attend_all(part, *cached.unbind(0)) for part, cached in zip(queries, seen, strict=True)]
             return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
         return attend

@@ -21,7 +21,7 @@ from torch import Tensor
 from ...config import FlashInferKernels as Kernels
 from ...errors import DeviceError, ModelError
 from ...model.devices import is_device_failure
-from ..attention_backend import LayerAttention
+from ..attention_backend import KeysValues, LayerAttention
 from ..kv_pool import KVCachePool, PoolShape, gib
 from ..page_table import PageTable, VisibleRanges
 from .paged import TableTensors
@@ -84,7 +84,8 @@ class FlashInferBackend:
             raise ValueError(f"a plan for {rows} queries needs {gib(needed)}, the limit is {gib(_INT_WORKSPACE_BYTES)}")
         self._plan(table, shape)
 
-        def attend(layer: int, query: Tensor) -> Tensor:
+        def attend(layer: int, query: Tensor, beside: KeysValues | None = None) -> Tensor:
+            assert beside is None, "refused by the page table"
             if query.shape != (rows, shape.heads, shape.head_dim) or query.dtype is not shape.dtype:
                 raise ValueError(f"planned for {rows} queries in {shape.dtype}, got {query.dtype} {list(query.shape)}")
             query = query.contiguous()

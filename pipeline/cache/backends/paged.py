@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..attention_backend import LayerAttention
+from ..attention_backend import KeysValues, LayerAttention
 from ..kv_pool import KVCachePool
 from ..page_table import PageTable, VisibleRanges
 from .dense import attend_all
@@ -49,7 +49,8 @@ class PagedBackend:
         table.check(pool.spans.capacity // table.page_tokens, pool.shape.heads * pool.shape.head_dim)
         arrays = TableTensors.of(table)
 
-        def attend(layer: int, query: Tensor) -> Tensor:
+        def attend(layer: int, query: Tensor, beside: KeysValues | None = None) -> Tensor:
+            assert beside is None, "refused by the page table"
             return attend_pages(query, pool.pages(layer, table.page_tokens), arrays)
 
         return attend

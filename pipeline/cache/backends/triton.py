@@ -9,7 +9,7 @@ from torch import Tensor
 from retinad.kernels.attention import attend_ranges
 
 from ...errors import ModelError
-from ..attention_backend import LayerAttention
+from ..attention_backend import KeysValues, LayerAttention
 from ..kv_pool import KVCachePool
 from ..page_table import VisibleRanges
 from ..window import padded
@@ -24,8 +24,10 @@ class TritonBackend:
     whole_pages = False
 
     def plan(self, pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
-        """See `AttentionBackend`. All frames must have the same number of tokens."""
+        """See `AttentionBackend`. All frames must have the same number of tokens, and none beside the slots."""
         frame_tokens = visible[0].page_tokens
+        if any(group.beside for group in visible):
+            raise ValueError(f"expected tokens in slots alone, got {visible}")
         if any(group.page_tokens != frame_tokens or group.rows % frame_tokens for group in visible):
             raise ValueError(f"expected whole frames of {frame_tokens} tokens, got {visible}")
         rows = [padded(group.ranges) for group in visible for _ in range(group.rows // frame_tokens)]
@@ -34,7 +36,8 @@ class TritonBackend:
         def ranges() -> Tensor:
             return torch.tensor(rows, dtype=torch.int64).to(pool.shape.device, non_blocking=True)
 
-        def attend(layer: int, query: Tensor) -> Tensor:
+        def attend(layer: int, query: Tensor, beside: KeysValues | None = None) -> Tensor:
+            assert beside is None, "refused above"
             frames = query.view(len(rows), frame_tokens, *query.shape[1:])
             return attend_ranges(frames, pool.layer(layer), ranges()).flatten(0, 1)
 

@@ -131,7 +131,7 @@ def test_the_default_file_states_the_memory_of_a_camera_correctly(ratio: str) ->
         (CameraConfig, CameraTable, {"view"}),
         (StreamConfig, StreamTable, {"retention"}),
         (RetentionConfig, StreamTable, set()),
-        (NetworkConfig, ModelTable, {"camera_head", "dense_head"}),
+        (NetworkConfig, ModelTable, {"camera_head", "dense_head", "horizon"}),
         (OutputConfig, ModelTable, set()),
         (ModelConfig, ModelTable, {"name", "network", "output"}),
         (PublishConfig, PublishTable, set()),

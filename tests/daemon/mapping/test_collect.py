@@ -70,7 +70,8 @@ def test_a_number_of_useful_frames_or_of_seconds_ends_it(tmp_path: Path) -> None
     assert time.monotonic() - began_s < 5
 
 
-def test_files_are_replaced_while_frames_arrive(tmp_path: Path) -> None:
+def test_files_are_replaced_while_frames_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinad.daemon.mapping.collect.WRITE_SHARE", 0)  # a write may take long here
     seen: list[str] = []
 
     def frames() -> Iterator[PosedFrame | None]:

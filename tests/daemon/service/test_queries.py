@@ -42,7 +42,7 @@ def test_a_service_locates_pictures_beside_its_cameras(
     """The records are bit for bit those of a service that nobody asks: they are compared by `test_query`'s engine; here
     the sequence must have no gap, and the answers come in the frame of reference of the records."""
     picture = write_frames(tmp_path / "pictures", 1)[0]
-    config = config_in(tmp_path, "synthetic:?fps=20&width=160&height=120")
+    config = config_in(tmp_path, "synthetic:?fps=4&width=160&height=120")
     asking = [str(picture), "--endpoint", f"ipc://{tmp_path}/locate.sock", "--timeout", str(scaled(20))]
     with running(config) as service, subscriber(tmp_path, Kind.FEATURES) as source:
         service.notified("READY=1")
@@ -56,7 +56,7 @@ def test_a_service_locates_pictures_beside_its_cameras(
         assert run_command(["locate", "a", *asking]) == ExitCode.OK
         assert run_command(["locate", "a", *asking, "--json"]) == ExitCode.OK
         assert run_command(["locate", "b", *asking]) == ExitCode.UNAVAILABLE
-        records = [source.receive() for _ in range(20)]
+        records = [source.receive() for _ in range(5)]
         assert service.stop()[0] == 0
     assert isinstance(first, FeaturesRecord)
     for answer in answers:

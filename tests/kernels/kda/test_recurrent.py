@@ -155,8 +155,8 @@ def test_wrong_writing_is_refused(device: torch.device) -> None:
     call = pooled(device).using(inplace_final_state=True)
     pool = call.options["initial_state"]
     for options, message in [
-        ({"initial_state": None, "state_indices": None}, "initial_state: expected a tensor"),
-        ({"initial_state": pool.half()}, "initial_state: expected torch.float32"),
+        ({"initial_state": None, "state_indices": None}, "needs initial_state"),
+        ({"initial_state": pool.half()}, "expected torch.float32, got torch.float16"),
         ({"initial_state": pool.mT.contiguous().mT}, "dense rows"),
         ({"initial_state": None}, r"initial_state: expected a pool \[slots, HV, K, V\]"),
         ({"state_indices": torch.zeros(3, dtype=torch.int64, device=device)}, r"state_indices: expected shape \[N\]"),

@@ -1,6 +1,7 @@
 """The model's image equals Pillow's, and every model pixel maps back to its source pixel."""
 
 import contextlib
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from retinad.pipeline.engine.preprocess import ResizeGeometry, preprocess, resiz
 from retinad.pipeline.frames import Pixels, Size
 
 CPU = torch.device("cpu")
+GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 WIDTH, PATCH = 518, 14
 LEVEL = 1 / 255
 
@@ -46,6 +48,19 @@ def pillow_pad(bgr: Pixels, width: int) -> npt.NDArray[np.float64]:
     return np.asarray(square) / 255
 
 
+def pillow_fit(bgr: Pixels, width: int) -> npt.NDArray[np.float64]:
+    """HorizonStream's, written from the specification; of a square, as many rows as 3/4 of the columns hold patches."""
+    image = Image.fromarray(bgr[:, :, ::-1].copy())
+    larger = max(image.size)
+    size = (round(image.width * width / larger), round(image.height * width / larger))
+    resized = np.asarray(image.resize(size, Image.Resampling.LANCZOS if larger > width else Image.Resampling.BICUBIC))
+    (cx, cy), (hw, hh) = (size[0] // 2, size[1] // 2), (size[i] // 2 * 2 // PATCH * PATCH // 2 for i in range(2))
+    if size[0] == size[1]:
+        hh = 2 * hw * 3 // 4 // PATCH * PATCH // 2
+    return resized[cy - hh : cy + hh, cx - hw : cx + hw] / 255
+
+
+PILLOW = {ResizeMode.CROP: pillow_crop, ResizeMode.PAD: pillow_pad, ResizeMode.FIT: pillow_fit}
 SIZES = [(640, 480), (1920, 1080), (720, 1280), (518, 378), (100, 75), (1, 1), (3, 5), (640, 20), (1000, 999)]
 
 
@@ -55,12 +70,41 @@ def test_images_equal_pillows_to_one_level(size: Size, mode: ResizeMode) -> None
     """One level of 255: Pillow rounds its filter weights to 22 bits and halves upwards, torch halves to even."""
     pixels = noise(size)
     geometry, actual = run(pixels, mode)
-    expected = (pillow_crop if mode is ResizeMode.CROP else pillow_pad)(pixels, WIDTH)
+    expected = PILLOW[mode](pixels, WIDTH)
     assert actual.shape == expected.shape == (geometry.model_size[1], geometry.model_size[0], 3)
     assert geometry.grid == (geometry.model_size[1] // PATCH, geometry.model_size[0] // PATCH)
     difference = np.abs(actual - expected)
     assert difference.max() <= 1.01 * LEVEL
     assert (difference > 0.5 * LEVEL).mean() <= 2e-3
+
+
+@pytest.mark.parametrize("size", [(100, 75), (60, 100), (50, 30)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_fitted_images_agree_with_the_public_ones(size: Size) -> None:
+    """Golden files, at a model size of 70; `horizon_golden` has their rules. Portrait images stay portrait."""
+    width, height = size
+    drawn = np.random.Generator(np.random.PCG64(34 + width + height)).random((height, width, 3), dtype=np.float32)
+    pixels = np.floor(255 * drawn).astype(np.uint8)
+    _, image = run(pixels[:, :, ::-1].copy(), ResizeMode.FIT, 70)
+    expected = np.load(GOLDEN / "horizon_parts.npz")[f"picture_{width}x{height}"].transpose(1, 2, 0)
+    assert image.shape == expected.shape
+    difference = np.abs(image - expected)
+    assert difference.max() <= 1.01 * LEVEL
+    assert (difference > 0.5 * LEVEL).mean() <= 2e-3
+
+
+def test_fitted_sizes_are_those_of_the_specification() -> None:
+    for source, resized, model_size in (
+        ((640, 480), (518, 388), (518, 378)),
+        ((1920, 1080), (518, 291), (518, 280)),
+        ((480, 640), (388, 518), (378, 518)),
+        ((700, 700), (518, 518), (518, 378)),
+    ):
+        geometry = resize_geometry(source, ResizeMode.FIT, WIDTH, PATCH)
+        assert (geometry.resized, geometry.model_size) == (resized, model_size)
+    assert resize_geometry((640, 480), ResizeMode.FIT, WIDTH, PATCH).crop_top == 5
+    assert not resize_geometry((518, 200), ResizeMode.FIT, WIDTH, PATCH).lanczos
+    with pytest.raises(ValueError, match="too thin"):
+        resize_geometry((1000, 20), ResizeMode.FIT, WIDTH, PATCH)
 
 
 def test_heights_are_rounded_as_python_rounds() -> None:

@@ -16,7 +16,7 @@ from retinad.pipeline.model.presets import LINGBOT_MAP, PRESETS, TINY, default_p
 
 
 def test_presets_are_read_only_and_consistent() -> None:
-    assert set(PRESETS) == {"tiny", "lingbot-map"}
+    assert set(PRESETS) == {"tiny", "lingbot-map", "horizonstream"}
     for name, preset in PRESETS.items():
         assert preset.name == name
         assert preset.network.channels // preset.network.heads == 64

@@ -107,6 +107,12 @@ def test_an_endpoint_beyond_this_machine_needs_keys(keys: Keys) -> None:
     check_endpoints(replace(open_to_all, curve=keys.config()))
 
 
+def test_any_number_of_complete_requests_is_taken() -> None:
+    with answering(with_queries(TCP)) as endpoint, Locator(endpoint) as locator:
+        for _ in range(6):
+            assert locator.locate("cam1", bytes(MAX_PICTURE_BYTES), timeout_s=scaled(10)).camera == "cam1"
+
+
 def next_request(publisher: Publisher) -> Request:
     assert publisher.queries is not None
     until = time.monotonic() + scaled(10)
@@ -136,8 +142,8 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(tmp_path: P
     assert (late.parts[1], now.parts[1], numbers) == (b"first", b"second", [2])
 
 
-@pytest.mark.parametrize("size", [1, 100_000])
-def test_a_request_that_never_ends_is_cut_before_it_fills_the_memory(size: int) -> None:
+@pytest.mark.parametrize(("size", "pause_s"), [(1, 0.0), (100_000, 0.0), (100_000, 0.02)])
+def test_a_request_that_never_ends_is_cut_before_it_fills_the_memory(size: int, pause_s: float) -> None:
     with answering(with_queries(TCP)) as endpoint:
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
         before, over = resident_bytes(), threading.Event()
@@ -151,6 +157,7 @@ def test_a_request_that_never_ends_is_cut_before_it_fills_the_memory(size: int) 
                 part = frame(b"x" * size, flags=MORE) * max(1, 60_000 // size)
                 while not over.is_set():
                     peer.sendall(part)
+                    time.sleep(pause_s)
             over.set()
 
         thread = threading.Thread(target=flood)

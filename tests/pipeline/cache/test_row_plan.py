@@ -1,0 +1,91 @@
+"""Which slots a row and the tokens of its slots see, in the first step and after the ring has wrapped."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from retinad.pipeline.cache.allocator import Span
+from retinad.pipeline.cache.attention_backend import AttentionBackend
+from retinad.pipeline.cache.backends.dense import DenseBackend, attend_all
+from retinad.pipeline.cache.backends.paged import PagedBackend
+from retinad.pipeline.cache.backends.triton import TritonBackend
+from retinad.pipeline.cache.page_table import VisibleRanges
+from retinad.pipeline.cache.row_plan import row_groups, slot_groups
+from retinad.pipeline.cache.window import CacheLayout, StreamWindow
+from retinad.pipeline.config import StreamConfig
+
+from .memory import D, H, new_pool
+
+P, X, WINDOW = 5, 2, 3
+START = 100
+STREAM = StreamConfig(scale_frames=WINDOW, window=WINDOW, history_frames=0)
+LAYOUT = CacheLayout.window_alone(STREAM, P, X)
+SPAN = Span(0, START, P, LAYOUT.pages)
+
+
+def seen_frames(groups: tuple[VisibleRanges, ...], pages: dict[int, int]) -> list[set[int]]:
+    """For each group, the numbers of the frames whose pages it sees; `pages` has the frame of each page."""
+    return [
+        {pages[(slot - START) // P] for start, stop in group.ranges for slot in range(start, stop)} for group in groups
+    ]
+
+
+def test_in_the_first_step_a_row_sees_the_frames_up_to_its_own_and_a_slot_its_frame() -> None:
+    plan = StreamWindow(LAYOUT).plan(WINDOW)
+    rows, slots, pages = row_groups(SPAN, plan), slot_groups(SPAN, plan), {0: 0, 1: 1, 2: 2}
+    assert seen_frames(rows, pages) == [{0}, {0, 1}, {0, 1, 2}]
+    assert [(group.rows, group.beside) for group in rows] == [(P + X, X), (P + 2 * X, 2 * X), (P + 3 * X, 3 * X)]
+    assert seen_frames(slots, pages) == [{0}, {1}, {2}] * WINDOW
+    assert {(group.rows, group.beside) for group in slots} == {(X, X)}
+
+
+def test_a_later_row_sees_the_last_frames_of_the_ring_and_its_slots_are_ordered_by_time() -> None:
+    window, pages = StreamWindow(LAYOUT).plan(WINDOW).after, {0: 0, 1: 1, 2: 2}
+    for number in range(WINDOW, 11):
+        plan = window.plan(1)
+        pages[plan.frames[0].slot // P] = number
+        wanted = list(range(number - WINDOW + 1, number + 1))
+        assert seen_frames(row_groups(SPAN, plan), pages) == [set(wanted)]
+        assert seen_frames(slot_groups(SPAN, plan), pages) == [{frame} for frame in wanted]
+        assert plan.frames[0].later == number - WINDOW
+        window = plan.after
+
+
+def test_a_window_grows_after_a_first_step_of_one_frame() -> None:
+    window, lengths = StreamWindow(LAYOUT).plan(1).after, []
+    for _ in range(4):
+        plan = window.plan(1)
+        lengths.append(len(plan.frames[0].window))
+        window = plan.after
+    assert lengths == [2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("setting", ["scale_frames", "keyframe_interval", "history_frames"])
+def test_settings_that_such_a_network_cannot_follow_are_refused(setting: str) -> None:
+    settings: dict[str, Any] = {"scale_frames": WINDOW, "window": WINDOW, "history_frames": 0} | {setting: 2}
+    with pytest.raises(ValueError, match=f"{setting} must be"):
+        CacheLayout.window_alone(replace(StreamConfig(), **settings), P, X)
+
+
+def test_the_dense_backend_sees_tokens_beside_the_slots() -> None:
+    pool, draw = new_pool(), torch.Generator().manual_seed(1)
+    pool.allocate(LAYOUT)
+    pool.layer(0).copy_(torch.randn(pool.layer(0).shape, generator=draw))
+    groups = (VisibleRanges(3, ((0, 5), (10, 15)), P, 2), VisibleRanges(2, ((5, 10),), P, 1))
+    query, key, value = (torch.randn(count, H, D, generator=draw) for count in (5, 3, 3))
+    found = DenseBackend().plan(pool, groups)(0, query, (key, value))
+    cached = pool.layer(0)
+    first = torch.cat((cached[:, :5], cached[:, 10:], torch.stack((key, value))[:, :2]), dim=1)
+    second = torch.cat((cached[:, 5:10], torch.stack((key, value))[:, 2:]), dim=1)
+    expected = torch.cat((attend_all(query[:3], *first.unbind(0)), attend_all(query[3:], *second.unbind(0))))
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("backend", [PagedBackend(), TritonBackend()])
+def test_other_backends_refuse_tokens_beside_the_slots(backend: AttentionBackend) -> None:
+    pool = new_pool()
+    pool.allocate(LAYOUT)
+    with pytest.raises(ValueError, match=r"cannot represent|in slots alone"):
+        backend.plan(pool, (VisibleRanges(P, ((0, P),), P, 1),))
