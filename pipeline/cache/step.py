@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..model.delta_attention import KimiDeltaAttention
-from .attention_backend import AttentionBackend, LayerAttention
-from .page_table import VisibleRanges, visible_ranges
-from .row_plan import row_groups, slot_groups
+from .attention_backend import AttentionBackend
+from .page_table import visible_ranges
+from .row_attention import RowAttention
 from .scan_order import SKIP, StreamScan, WaveTensors, waves
 from .step_tables import StepTables, TableRow
 from .stream_cache import StreamState, planned
@@ -57,13 +57,11 @@ class Step:
             _StreamStep(state, plan, span.start) for state, plan, span in zip(states, self.plans, spans, strict=True)
         )
         pairs = list(zip(spans, self.plans, strict=True))
-        self._rows: tuple[VisibleRanges, ...] = ()
-        self._attend_slots: LayerAttention | None = None
+        self._rows: RowAttention | None = None
         if any(state.window.layout.slot_tokens for state in states):
-            self._rows = tuple(group for pair in pairs for group in row_groups(*pair))
-            self._attend_slots = backend.plan(self._pool, [group for pair in pairs for group in slot_groups(*pair)])
-        visible = self._rows or [group for pair in pairs for group in visible_ranges(*pair)]
-        self._attend = backend.plan(self._pool, visible)
+            self._rows = RowAttention(self._pool, backend, pairs)
+        else:
+            self._attend = backend.plan(self._pool, [group for pair in pairs for group in visible_ranges(*pair)])
         self._waves: tuple[WaveTensors, ...] = ()
         self._written = self._committed = False
 
@@ -81,6 +79,9 @@ class Step:
     def append(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Store a layer's keys and values [F, P, H, D], which must be normalised, rotated and in the pool's dtype."""
         self._written = True
+        if self._rows is not None:
+            self._rows.append(layer, key, value)
+            return
         buffer, index = self._pool.layer(layer), 0
         for stream in self._streams:
             _copy(buffer, stream.start, stream.plan.evictions)
@@ -100,40 +101,17 @@ class Step:
         return out
 
     def attend_rows(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Compute the attention of whole rows: each frame's P tokens, then those of its slots, see `row_plan`.
-
-        Args:
-            layer: index of the layer, whose keys and values of the P tokens have been appended.
-            query: queries [F, A, H, D], in the pool's dtype.
-            key, value: keys and values [F, A - P, H, D] of the slots' tokens.
-
-        Returns:
-            [F, A, H, D].
-        """
-        active = [group.rows for group in self._rows]
-        own = [group.beside for group in self._rows]
-        beside = _first(key, own), _first(value, own)
-        out = self._attend(layer, _first(query, active), beside)
-        if all(rows == query.shape[1] for rows in active):
-            return out.view(query.shape)
-        whole = torch.cat((torch.empty_like(query[:, : query.shape[1] - key.shape[1]]), value), dim=1)
-        for row, part in zip(whole, out.split_with_sizes(active), strict=True):
-            row[: len(part)] = part
-        return whole
+        """See `RowAttention.attend_rows`."""
+        return self._row_attention.attend_rows(layer, query, key, value)
 
     def attend_slots(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Compute the attention of each slot's tokens to the frame that it stands for, and to themselves.
+        """See `RowAttention.attend_slots`."""
+        return self._row_attention.attend_slots(layer, query, key, value)
 
-        Args:
-            layer: index of the layer, whose keys and values of the P tokens have been appended.
-            query, key, value: [F, W, X, H, D] of the slots' tokens, in the pool's dtype.
-
-        Returns:
-            [F, W, X, H, D].
-        """
-        assert self._attend_slots is not None, "the layout has slots"
-        flat = query.flatten(0, 2), key.flatten(0, 2), value.flatten(0, 2)
-        return self._attend_slots(layer, flat[0], flat[1:]).view(query.shape)
+    @property
+    def _row_attention(self) -> RowAttention:
+        assert self._rows is not None, "the streams' layout has slots"
+        return self._rows
 
     def layer(self, index: int) -> Tensor:
         """The keys and values [2, T, H, D] of one attention layer, for all streams of the pool."""
@@ -217,13 +195,6 @@ class Step:
 
 def _scan(stream: _StreamStep, row: int) -> StreamScan:
     return StreamScan(stream.plan, row, reads_only=stream.plan.first and stream.state.carried)
-
-
-def _first(tokens: Tensor, counts: Sequence[int]) -> Tensor:
-    # The first tokens of each frame [F, A, ...], as many as `counts` says, one after another.
-    if all(count == tokens.shape[1] for count in counts):
-        return tokens.flatten(0, 1)
-    return torch.cat([row[:count] for row, count in zip(tokens, counts, strict=True)])
 
 
 def _in_order(done: Sequence[WaveTensors], outputs: Sequence[Tensor]) -> Tensor:

@@ -13,9 +13,10 @@ is full, so a step of one frame always sees one contiguous range of slots; keys 
 With several frames per step, each frame sees a different window. So the ring and the history also have room for the
 frames that only the first frame of the step still sees. Each frame sees up to `MAX_RANGES` ranges of slots.
 
-A network with `slot_tokens` (HorizonStream) has a ring alone. Its frames look back only, in the first step too. But
-each frame also has some tokens of its own for every frame of its window, which attend to that frame. In the first step,
-the window is all frames of the step. Such tokens are never stored, see `row_plan`.
+A network with `slot_tokens` (HorizonStream) has a ring alone, of one page less: what a frame sees of itself is not
+read from its page, see `row_plan`. Its frames look back only, in the first step too. But each frame also has some
+tokens of its own for every frame of its window, which attend to that frame, and are never stored. In the first step,
+the window is all frames of the step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -104,8 +105,17 @@ class CacheLayout:
 
     @property
     def ring_pages(self) -> int:
-        """Number of pages in the ring: a full window for a step's first frame, plus a page for each further frame."""
-        return self.window_frames + self.frames_per_step - 1
+        """Number of pages in the ring: a full window for a step's first frame, plus a page for each further frame.
+
+        With `slot_tokens`, it is one less, but never 0.
+        """
+        pages = self.kept_frames + self.frames_per_step - 1
+        return max(1, pages) if self.slot_tokens else pages
+
+    @property
+    def kept_frames(self) -> int:
+        """Maximum number of keyframes whose tokens are all visible to the next step's first frame, beside its own."""
+        return self.window_frames - 1 if self.slot_tokens else self.window_frames
 
     @property
     def frame_pages(self) -> int:
@@ -145,7 +155,8 @@ class FramePlan:
         number: number of frames committed before this frame, which is the frame's position in time.
         keyframe: whether the frame enters the window.
         slot: first slot of the frame's P tokens.
-        visible: the slots that the frame attends to, as ascending ranges with gaps between them.
+        visible: the slots that the frame attends to, as ascending ranges with gaps between them. With `slot_tokens`,
+            without the frame's own.
         context: how many frames these slots belong to.
         window: with `slot_tokens`, the first slot of each frame of the window, oldest first; otherwise empty.
         later: number of frames after the stream's first step and before this frame; None in the first step.
@@ -214,8 +225,8 @@ class StreamWindow:
 
     @property
     def live(self) -> int:
-        """Number of frames whose tokens are all visible, without pinned ones."""
-        return min(self.ringed, self.layout.window_frames)
+        """Number of frames whose tokens are all kept, without pinned ones."""
+        return min(self.ringed, self.layout.kept_frames)
 
     @property
     def evicted(self) -> int:
@@ -265,6 +276,8 @@ class StreamWindow:
         most = self.layout.frames_per_step if self.committed else self.layout.scale_frames
         if not 1 <= frames <= most:
             raise ValueError(f"expected a step of 1 to {most} frames, got {frames}")
+        if self.layout.slot_tokens:
+            return self._plan_rows(frames)
         return self._plan_later(frames) if self.committed else self._plan_first(frames)
 
     def plan_query(self, slot: int) -> StepPlan:
@@ -288,25 +301,36 @@ class StreamWindow:
         after = replace(self, committed=frames, pinned=pinned, demanded=False)
         pages = [i - overflow if i < overflow else self._first_page(i, pinned) for i in range(frames)]
         slots = [self._page_slot(page) for page in pages]
-        if self.layout.slot_tokens:
-            planned = [self._first_row(number, slots) for number in range(frames)]
-        else:
-            visible, context = self._pages(slots), Context(frames)
-            planned = [FramePlan(number, True, slot, visible, context) for number, slot in enumerate(slots)]
+        visible = _merged((slot, slot + self.layout.frame_tokens) for slot in sorted(slots))
+        context = Context(frames)
         return StepPlan(
-            frames=tuple(planned),
+            frames=tuple(FramePlan(number, True, slot, visible, context) for number, slot in enumerate(slots)),
             first=True,
             evictions=(),
             late_evictions=after._copies(slots[:overflow], first_number=0),
             after=after,
         )
 
-    def _first_row(self, number: int, slots: Sequence[int]) -> FramePlan:
-        visible = self._pages(slots[: number + 1])
-        return FramePlan(number, True, slots[number], visible, Context(number + 1), tuple(slots))
+    def _plan_rows(self, frames: int) -> StepPlan:
+        planned = tuple(self._plan_row(self.committed + number, frames) for number in range(frames))
+        later = self.later + frames if self.committed else 0
+        after = replace(self, committed=self.committed + frames, later=later)
+        return StepPlan(planned, not self.committed, evictions=(), late_evictions=(), after=after)
 
-    def _pages(self, slots: Iterable[int]) -> tuple[Range, ...]:
-        return _merged((slot, slot + self.layout.frame_tokens) for slot in sorted(slots))
+    def _plan_row(self, number: int, frames: int) -> FramePlan:
+        page, ring = self.layout.frame_tokens, self.layout.ring_pages
+        oldest = max(0, number - self.layout.window_frames + 1)
+        window = range(oldest, number + 1) if self.committed else range(frames)
+        arcs = _arcs(oldest, number - oldest, ring)
+        return FramePlan(
+            number,
+            True,
+            slot=number % ring * page,
+            visible=tuple((start * page, stop * page) for start, stop in arcs),
+            context=Context(number - oldest + 1),
+            window=tuple(member % ring * page for member in window),
+            later=self.later + number - self.committed if self.committed else None,
+        )
 
     def _first_page(self, frame: int, pinned: int) -> int:
         return frame if pinned else frame % self.layout.ring_pages
@@ -325,8 +349,7 @@ class StreamWindow:
                 leaving = window._page_slot(self.pinned + window.evicted % self.layout.ring_pages)
                 evictions += after._copies([leaving], first_number=window.evicted)
             slot = self._page_slot(self.pinned + window.ringed % self.layout.ring_pages)
-            context, slots = after._context(0), after._window_slots() if self.layout.slot_tokens else ()
-            planned.append(FramePlan(window.committed, True, slot, after.kept, context, slots, window.later))
+            planned.append(FramePlan(window.committed, True, slot, after.kept, after._context(0), later=window.later))
             window = after
         return StepPlan(tuple(planned), first=False, evictions=tuple(evictions), late_evictions=(), after=window)
 
@@ -334,10 +357,6 @@ class StreamWindow:
         slot = self._page_slot(page)
         visible = _merged(((slot, slot + self.layout.frame_tokens), *self.kept))
         return FramePlan(self.committed, False, slot, visible, self._context(1), later=self.later)
-
-    def _window_slots(self) -> tuple[int, ...]:
-        ring = self.layout.ring_pages
-        return tuple(self._page_slot(self.pinned + number % ring) for number in range(self.evicted, self.ringed))
 
     def _context(self, transient: int) -> Context:
         return Context(self.pinned + self.live + transient, self.remembered, self.evicted - self.remembered)

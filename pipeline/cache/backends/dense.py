@@ -34,7 +34,7 @@ class DenseBackend:
 
 def gather(cache: Tensor, visible: VisibleRanges) -> Tensor:
     """Select the visible keys and values [2, n, H, D] from a layer's [2, T, H, D]; a view if they are one range."""
-    parts = [cache[:, start:stop] for start, stop in visible.ranges]
+    parts = [cache[:, start:stop] for start, stop in visible.ranges or ((0, 0),)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 

@@ -32,25 +32,35 @@ def seen_frames(groups: tuple[VisibleRanges, ...], pages: dict[int, int]) -> lis
     ]
 
 
-def test_in_the_first_step_a_row_sees_the_frames_up_to_its_own_and_a_slot_its_frame() -> None:
+def test_in_the_first_step_a_row_sees_the_frames_before_it_and_a_slot_its_frame() -> None:
+    """The last frame is stored after the attention, in place of the first: its tokens come with the queries."""
     plan = StreamWindow(LAYOUT).plan(WINDOW)
-    rows, slots, pages = row_groups(SPAN, plan), slot_groups(SPAN, plan), {0: 0, 1: 1, 2: 2}
-    assert seen_frames(rows, pages) == [{0}, {0, 1}, {0, 1, 2}]
-    assert [(group.rows, group.beside) for group in rows] == [(P + X, X), (P + 2 * X, 2 * X), (P + 3 * X, 3 * X)]
-    assert seen_frames(slots, pages) == [{0}, {1}, {2}] * WINDOW
-    assert {(group.rows, group.beside) for group in slots} == {(X, X)}
+    rows, slots, pages = row_groups(SPAN, plan), slot_groups(SPAN, plan), {0: 0, 1: 1}
+    assert LAYOUT.pages == WINDOW - 1
+    assert seen_frames(rows, pages) == [set(), {0}, {0, 1}]
+    assert [(group.rows, group.beside) for group in rows] == [(P + X * n, P + X * n) for n in (1, 2, 3)]
+    assert seen_frames(slots, pages) == [{0}, {1}, set()] * WINDOW
+    assert [(group.rows, group.beside) for group in slots] == [(X, X), (X, X), (X, P + X)] * WINDOW
 
 
-def test_a_later_row_sees_the_last_frames_of_the_ring_and_its_slots_are_ordered_by_time() -> None:
-    window, pages = StreamWindow(LAYOUT).plan(WINDOW).after, {0: 0, 1: 1, 2: 2}
-    for number in range(WINDOW, 11):
-        plan = window.plan(1)
-        pages[plan.frames[0].slot // P] = number
-        wanted = list(range(number - WINDOW + 1, number + 1))
-        assert seen_frames(row_groups(SPAN, plan), pages) == [set(wanted)]
-        assert seen_frames(slot_groups(SPAN, plan), pages) == [{frame} for frame in wanted]
-        assert plan.frames[0].later == number - WINDOW
-        window = plan.after
+@pytest.mark.parametrize("per_step", [1, 2, 5])
+def test_later_rows_see_the_frames_before_them_and_their_slots_are_ordered_by_time(per_step: int) -> None:
+    """No frame is stored where a frame of the same step still reads another one, but for the step's last frame."""
+    layout = replace(LAYOUT, frames_per_step=per_step)
+    plan = StreamWindow(layout).plan(WINDOW)
+    pages = {frame.slot // P: frame.number for frame in plan.frames}
+    for _ in range(9):
+        plan = plan.after.plan(per_step)
+        pages |= {frame.slot // P: frame.number for frame in plan.frames[:-1]}
+        windows = [list(range(frame.number - WINDOW + 1, frame.number + 1)) for frame in plan.frames]
+        assert seen_frames(row_groups(SPAN, plan), pages) == [set(window[:-1]) for window in windows]
+        slots = [{member} for window in windows for member in window]
+        slots[-1] = set()
+        assert seen_frames(slot_groups(SPAN, plan), pages) == slots
+        assert [frame.later for frame in plan.frames] == [frame.number - WINDOW for frame in plan.frames]
+        pages[plan.frames[-1].slot // P] = plan.frames[-1].number
+        kept = {pages[slot // P] for start, stop in plan.after.kept for slot in range(start, stop)}
+        assert kept == set(range(plan.after.committed - WINDOW + 1, plan.after.committed))
 
 
 def test_a_window_grows_after_a_first_step_of_one_frame() -> None:

@@ -14,6 +14,7 @@ from retinad.pipeline.cache.step import Step
 from retinad.pipeline.cache.stream_cache import StreamState
 from retinad.pipeline.cache.window import CacheLayout, StreamWindow
 from retinad.pipeline.config import DType, ModelConfig, ResizeMode, StreamConfig
+from retinad.pipeline.engine.admission import pool_shape
 from retinad.pipeline.engine.batch_size import BLOCK_BYTES, step_bytes
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.engine.token_shape import TokenShape
@@ -25,6 +26,7 @@ from retinad.pipeline.model.dense_head import depth_of
 from retinad.pipeline.model.horizon_heads import in_metres, metric_scale, window_poses
 from retinad.pipeline.model.horizon_stream import HorizonStream
 from retinad.pipeline.model.network import FrameNumbers, LayerOutput
+from retinad.pipeline.model.presets import HORIZON_STREAM
 
 from .engine_rig import CONFIG, bad, frame, good, play
 from .heads_rig import numbers
@@ -293,6 +295,25 @@ def test_outputs_and_execution_that_the_network_lacks_are_refused() -> None:
         Engine(replace(HORIZON, attention="paged"))
     with pytest.raises(ModelError, match="HorizonStream's network has no fused kernels"):
         Engine(replace(HORIZON, execution="fused"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "grid", "expected"),
+    [
+        ("float32", (27, 37), 3_538_944_000),
+        ("bfloat16", (27, 37), 1_769_472_000),
+        ("float32", (21, 37), 2_753_298_432),
+        ("bfloat16", (21, 37), 1_376_649_216),
+    ],
+)
+def test_the_full_size_networks_stream_takes_what_the_specification_says(
+    dtype: DType, grid: tuple[int, int], expected: int
+) -> None:
+    """The keys and values of 9 frames for a window of 10, and the states of four delta blocks."""
+    model = ModelConfig(HORIZON_STREAM.name, HORIZON_STREAM.network, dtype=dtype)
+    layout = TokenShape.of(model.network, grid).layout(HORIZON_STREAM.stream)
+    inputs = 4 * 3 * 3072 * (4 if dtype == "float32" else 2)
+    assert pool_shape(model).bytes_of(layout) == expected + 4 * 16 * 64 * 64 * 4 + inputs
 
 
 def test_the_memory_of_a_step_counts_the_tokens_of_the_window() -> None:
