@@ -6,7 +6,7 @@ captured step with and without each head.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from unittest import mock
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from retinad.pipeline.config import DType, MemoryDType, ModelConfig, ResizeMode
+from retinad.pipeline.config import DType, MemoryDType, ModelConfig, ResizeMode, StreamConfig
 from retinad.pipeline.engine.engine import Engine
 from retinad.pipeline.frames import Features, Frame, FrameStamp, OutputKind
 
@@ -47,22 +47,16 @@ def config_of(dtype: DType, outputs: Sequence[OutputKind], memory: MemoryDType =
     return replace(config, attention="dense", execution="plain") if dtype == "float32" else config
 
 
-def errors() -> None:
-    stream = replace(STREAM, window=8)
-    variants: dict[str, tuple[DType, MemoryDType]] = {
-        "float32": ("float32", "auto"),
-        "bfloat16": ("bfloat16", "auto"),
-        "float16": ("float16", "auto"),
-        "bfloat16, float8 memory": ("bfloat16", "float8_e4m3fn"),
-    }
+def errors(configs: Mapping[str, ModelConfig], stream: StreamConfig, names: Sequence[str]) -> None:
+    """Print the largest error of each output against that of the first configuration."""
     found: dict[str, list[Features]] = {}
-    for label, (dtype, memory) in variants.items():
-        with Engine(config_of(dtype, (POSE, DEPTH), memory)) as engine:
+    for label, config in configs.items():
+        with Engine(config) as engine:
             engine.open_stream("a", stream, ResizeMode.CROP)
             found[label] = records(engine, COMPARED)
-    expected = found.pop("float32")
+    expected = found.pop(next(iter(configs)))
     for label, given in found.items():
-        for name in NAMES:
+        for name in names:
             pairs = [(array(one, name), array(other, name)) for one, other in zip(given, expected, strict=True)]
             worst = max(float(np.abs(one - other).max() / np.abs(other).max()) for one, other in pairs)
             norm = max(float(np.linalg.norm(one - other) / np.linalg.norm(other)) for one, other in pairs)
@@ -94,7 +88,14 @@ def main() -> None:
     mock.patch("retinad.pipeline.model.checkpoint.random_tensors", quick_weights).start()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}", flush=True)
     durations()
-    errors()
+    variants: dict[str, tuple[DType, MemoryDType]] = {
+        "float32": ("float32", "auto"),
+        "bfloat16": ("bfloat16", "auto"),
+        "float16": ("float16", "auto"),
+        "bfloat16, float8 memory": ("bfloat16", "float8_e4m3fn"),
+    }
+    configs = {label: config_of(dtype, (POSE, DEPTH), memory) for label, (dtype, memory) in variants.items()}
+    errors(configs, replace(STREAM, window=8), NAMES)
 
 
 if __name__ == "__main__":
