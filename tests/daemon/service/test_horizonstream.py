@@ -56,5 +56,5 @@ def test_a_restart_with_kept_state_continues_one_metric_trajectory(tmp_path: Pat
         assert np.isfinite(record.world_from_camera).all()
         for tensor in other.tensors:
             np.testing.assert_array_equal(record[tensor.name], tensor.data)
-    np.testing.assert_allclose(before[0].world_from_camera, np.eye(3, 4), atol=1e-6)
+    np.testing.assert_allclose(before[0].world_from_camera.astype(np.float64), np.eye(3, 4), atol=1e-6)
     assert after[0].epoch_frame == len(before)

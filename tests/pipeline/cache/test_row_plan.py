@@ -1,6 +1,7 @@
 """Which slots a row and the tokens of its slots see, in the first step and after the ring has wrapped."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -71,9 +72,9 @@ def test_a_window_grows_after_a_first_step_of_one_frame() -> None:
 
 @pytest.mark.parametrize("setting", ["scale_frames", "keyframe_interval", "history_frames"])
 def test_settings_that_such_a_network_cannot_follow_are_refused(setting: str) -> None:
-    settings = {"scale_frames": WINDOW, "window": WINDOW, "history_frames": 0} | {setting: 2}
+    settings: dict[str, Any] = {"scale_frames": WINDOW, "window": WINDOW, "history_frames": 0} | {setting: 2}
     with pytest.raises(ValueError, match=f"{setting} must be"):
-        CacheLayout.window_alone(StreamConfig(**settings), P, X)
+        CacheLayout.window_alone(replace(StreamConfig(), **settings), P, X)
 
 
 def test_the_dense_backend_sees_tokens_beside_the_slots() -> None:

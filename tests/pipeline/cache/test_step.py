@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from retinad.pipeline.cache.attention_backend import AttentionBackend, LayerAttention
+from retinad.pipeline.cache.attention_backend import AttentionBackend, KeysValues, LayerAttention
 from retinad.pipeline.cache.kv_pool import KVCachePool
 from retinad.pipeline.cache.page_table import VisibleRanges
 from retinad.pipeline.cache.step import Step
@@ -196,10 +196,10 @@ class Broken:
             raise ValueError("injected")
         attend = self._backend.plan(pool, visible)
 
-        def attend_or_fail(layer: int, query: Tensor) -> Tensor:
+        def attend_or_fail(layer: int, query: Tensor, beside: KeysValues | None = None, /) -> Tensor:
             if layer == self._layer:
                 raise RuntimeError("injected")
-            return attend(layer, query)
+            return attend(layer, query, beside)
 
         return attend_or_fail
 

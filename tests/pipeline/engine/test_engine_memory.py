@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from retinad.pipeline.cache.attention_backend import AttentionBackend, LayerAttention
+from retinad.pipeline.cache.attention_backend import AttentionBackend, KeysValues, LayerAttention
 from retinad.pipeline.cache.kv_pool import KVCachePool
 from retinad.pipeline.cache.page_table import PageTable, VisibleRanges
 from retinad.pipeline.config import AttentionName, ResizeMode, StreamConfig
@@ -186,10 +186,10 @@ class Broken:
             raise RuntimeError("injected")
         attend, armed = self._backend.plan(pool, visible), self.armed
 
-        def attend_or_fail(layer: int, query: Tensor) -> Tensor:
+        def attend_or_fail(layer: int, query: Tensor, beside: KeysValues | None = None, /) -> Tensor:
             if armed and layer == self._layer:
                 raise RuntimeError("injected")
-            return attend(layer, query)
+            return attend(layer, query, beside)
 
         return attend_or_fail
 

@@ -104,7 +104,7 @@ def test_records_hold_what_the_network_makes_of_the_frames() -> None:
         assert model.camera_head is not None
         assert model.depth_head is not None
         assert model.scale_head is not None
-        for part in (images[:WINDOW], *images[WINDOW:].split(1)):
+        for part in (images[:WINDOW], *(images[n : n + 1] for n in range(WINDOW, len(images)))):
             layers = alone.step(part)
             last = layers[-1]
             assert last.slots is not None
@@ -125,6 +125,7 @@ def test_records_hold_what_the_network_makes_of_the_frames() -> None:
         assert pose is not None
         np.testing.assert_allclose(numbers(record, "pose/world_from_camera"), pose, atol=TOLERANCE)
         again = world_from_camera(numbers(record, "pose/encoding"))
+        assert again is not None
         np.testing.assert_allclose(again, pose, atol=TOLERANCE)
 
 
@@ -280,7 +281,7 @@ def test_the_warm_up_runs() -> None:
 
 
 @pytest.mark.parametrize("change", [{"scale_frames": 2}, {"keyframe_interval": 2}, {"history_frames": 8}])
-def test_stream_settings_that_the_network_cannot_follow_are_refused(change: dict[str, int]) -> None:
+def test_stream_settings_that_the_network_cannot_follow_are_refused(change: dict[str, Any]) -> None:
     with Engine(HORIZON) as engine, pytest.raises(AdmissionError, match=f"camera 'a': {next(iter(change))} must be"):
         engine.open_stream("a", replace(STREAM, **change), ResizeMode.CROP)
 

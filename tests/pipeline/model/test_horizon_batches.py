@@ -40,10 +40,14 @@ def everything(model: HorizonStream, layers: tuple[LayerOutput, ...]) -> Tensor:
     return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)
 
 
+def pieces(video: Tensor, size: int = 1) -> list[Tensor]:
+    return [video[start : start + size] for start in range(0, len(video), size)]
+
+
 def run_alone(model: HorizonStream, video: Tensor, first: int, window: int = WINDOW) -> list[Tensor]:
     """The outputs of a stream whose first step has `first` frames, and every later one a single frame."""
     state = new_state(model, window, *SIZE)
-    parts = [video[:first], *video[first:].split(1)]
+    parts = [video[:first], *pieces(video[first:])]
     found = [everything(model, run_step(model, [state], [part])) for part in parts]
     return [row for part in found for row in part]
 
@@ -59,7 +63,7 @@ def test_steps_of_many_frames_equal_steps_of_one(model: HorizonStream) -> None:
     for per_step in (2, 4):
         state = new_state(model, WINDOW, *SIZE, per_step=per_step)
         done = 0
-        for part in (video[:WINDOW], *video[WINDOW:].split(per_step)):
+        for part in (video[:WINDOW], *pieces(video[WINDOW:], per_step)):
             for row in everything(model, run_step(model, [state], [part])):
                 close(row, alone[done])
                 done += 1
@@ -101,7 +105,7 @@ def test_square_images_run(model: HorizonStream) -> None:
     """The public code cannot run these."""
     state = new_state(model, WINDOW, 42, 42)
     for part in random_images(6, 5, 42, 42).tensor_split((WINDOW,)):
-        for image in (part,) if len(part) == WINDOW else part.split(1):
+        for image in (part,) if len(part) == WINDOW else pieces(part):
             out = outputs_of(model, run_step(model, [state], [image]), (42, 42), joint=False)
             assert out.depth.shape[1:] == (42, 42)
             assert out.depth.isfinite().all()
@@ -125,7 +129,7 @@ def test_the_memory_of_a_stream_does_not_grow(model: HorizonStream) -> None:
     run_step(model, [state], [video[:WINDOW]])
     pool = state.pool
     before = pool.nbytes, pool.version
-    for image in video[WINDOW:].split(1):
+    for image in pieces(video[WINDOW:]):
         run_step(model, [state], [image])
     assert (pool.nbytes, pool.version) == before
     assert state.window.committed == len(video)

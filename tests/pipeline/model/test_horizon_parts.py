@@ -65,6 +65,7 @@ def test_a_delta_block_agrees_however_its_tokens_are_cut() -> None:
     states: list[DeltaAttentionState | None] = [None]
 
     def mix(layer: nn.Module, part: Tensor) -> Tensor:
+        out: Tensor
         out, after = layer(part, states[-1])
         states.append(after)
         return out
