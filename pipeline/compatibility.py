@@ -99,8 +99,8 @@ def kernel_obstacle(
 ) -> str | None:
     """The reason why these attention kernels cannot run, or None if there is no known reason."""
     head_dim = config.network.channels // config.network.heads
-    if config.network.slot_tokens:
-        return f"{kernels} does not support HorizonStream's network"
+    if kernels == "flashinfer" and config.network.slot_tokens:
+        return "flashinfer does not support HorizonStream's network"
     if not config.device.startswith("cuda"):
         return f"{kernels} runs on CUDA, not on {config.device}"
     if config.dtype == "float32":

@@ -71,6 +71,33 @@ def check_inputs(
     return shape
 
 
+def check_beside(shape: AttentionShape, query: torch.Tensor, beside: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+    """Check the keys and values of tokens in no slot.
+
+    Raises:
+        ValueError: they are invalid. The message says what was expected and what was passed.
+    """
+    if beside is None:
+        return
+    key, value = beside
+    for tokens in beside:
+        if tokens.dim() != 4 or (tokens.shape[0], *tokens.shape[2:]) != (shape.S, shape.H, shape.D):
+            expected = f"[S, E, H, D] = [{shape.S}, E, {shape.H}, {shape.D}]"
+            raise ValueError(f"beside: expected shape {expected}, got {list(tokens.shape)}")
+        if tokens.dtype != query.dtype or tokens.device != query.device:
+            expected = f"{query.dtype} on {query.device} like query"
+            raise ValueError(f"beside: expected {expected}, got {tokens.dtype} on {tokens.device}")
+        if tokens.stride()[2:] != (shape.D, 1):
+            raise ValueError(
+                f"beside: expected dense heads with strides [.., .., {shape.D}, 1], got {list(tokens.stride())}"
+            )
+    if key.shape != value.shape or key.stride() != value.stride():
+        raise ValueError(
+            f"beside: expected keys and values of one layout, got {list(key.shape)} with strides "
+            f"{list(key.stride())}, and {list(value.shape)} with {list(value.stride())}"
+        )
+
+
 def _check_layout(
     shape: AttentionShape, query: torch.Tensor, kv_cache: torch.Tensor, ranges: torch.Tensor, out: torch.Tensor | None
 ) -> None:

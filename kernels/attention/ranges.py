@@ -3,12 +3,16 @@
 import torch
 
 from ..backend import runs_triton
-from .checks import AttentionShape, check_inputs
+from .checks import AttentionShape, check_beside, check_inputs
 from .reference import attend_ranges_reference
 
 
 def attend_ranges(
-    query: torch.Tensor, kv_cache: torch.Tensor, ranges: torch.Tensor, out: torch.Tensor | None = None
+    query: torch.Tensor,
+    kv_cache: torch.Tensor,
+    ranges: torch.Tensor,
+    out: torch.Tensor | None = None,
+    beside: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """softmax(q k^T / sqrt(D)) v for each frame over the slots of its ranges, with no mask inside a range.
 
@@ -22,6 +26,9 @@ def attend_ranges(
         frame without slots gets zeros. Ranges are read on the device and must lie within the T slots; this is checked
         only for CPU tensors.
     out: [S, P, H, D] in query's dtype, written and returned; allocated if not given.
+    beside: keys and values, [S, E, H, D] each in query's dtype, of tokens that are in no slot: each frame attends to
+        its E tokens besides the slots. Heads must be dense, but the strides of S and E are free, the same for both.
+        With it, the Hopper kernel is not used.
 
     The launch depends on shapes alone, so a CUDA graph that captured a call can be replayed with other ranges. Scores,
     their exponentials and both sums are float32; probabilities are rounded to query's dtype. Without CUDA (and outside
@@ -37,20 +44,21 @@ def attend_ranges(
     [1.5, 1.0]
     """
     shape = check_inputs(query, kv_cache, ranges, out)
+    check_beside(shape, query, beside)
     if out is None:
         out = torch.empty(shape.query, dtype=query.dtype, device=query.device)
     if not runs_triton(query.device):
-        return out.copy_(attend_ranges_reference(query, kv_cache, ranges))
+        return out.copy_(attend_ranges_reference(query, kv_cache, ranges, beside=beside))
 
     from .ranges_triton import launch_ranges
 
-    if supports_sm90(shape, query.device):
+    if beside is None and supports_sm90(shape, query.device):
         from .ranges_gluon_sm90 import launch_sm90
 
         launch_sm90(shape, query, kv_cache, ranges, out)
         launch_ranges(shape, query, kv_cache, ranges, out, repair=True)
     else:
-        launch_ranges(shape, query, kv_cache, ranges, out)
+        launch_ranges(shape, query, kv_cache, ranges, out, beside=beside)
     return out
 
 

@@ -24,16 +24,18 @@ def launch_ranges(
     ranges: torch.Tensor,
     out: torch.Tensor,
     repair: bool = False,
+    beside: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
     """Write `out`, given checked arguments. With `repair`, only write blocks of `out` that hold non-finite values."""
+    own_key, own_value = (query[:, :0], query[:, :0]) if beside is None else beside
     programs = triton.cdiv(shape.P, BLOCK_P) * shape.H * shape.S
     if programs == 0:
         return
     ranges_kernel[(programs,)](
-        query, kv_cache, ranges, out,
-        shape.D**-0.5 / math.log(2), shape.P, shape.R,
-        query.stride(0), query.stride(1), kv_cache.stride(0), out.stride(0), out.stride(1),
-        shape.H, shape.D, BLOCK_P, BLOCK_N, dot_dtype(query), repair,
+        query, kv_cache, ranges, out, own_key, own_value,
+        shape.D**-0.5 / math.log(2), shape.P, shape.R, own_key.shape[1],
+        query.stride(0), query.stride(1), kv_cache.stride(0), out.stride(0), out.stride(1), own_key.stride(0),
+        beside is not None, own_key.stride(1), shape.H, shape.D, BLOCK_P, BLOCK_N, dot_dtype(query), repair,
         num_warps=NUM_WARPS, num_stages=NUM_STAGES,
     )  # fmt: skip
 
@@ -45,12 +47,12 @@ def dot_dtype(query: torch.Tensor) -> tl.dtype:
     return {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[query.dtype]
 
 
-@triton.jit(do_not_specialize=["P", "R"])
+@triton.jit(do_not_specialize=["P", "R", "E"])
 def ranges_kernel(
-    query_ptr, kv_cache_ptr, ranges_ptr, out_ptr,
-    scale, P, R,
-    stride_qs, stride_qp, stride_values, stride_os, stride_op,
-    H: tl.constexpr, D: tl.constexpr,
+    query_ptr, kv_cache_ptr, ranges_ptr, out_ptr, own_key_ptr, own_value_ptr,
+    scale, P, R, E,
+    stride_qs, stride_qp, stride_values, stride_os, stride_op, stride_es,
+    BESIDE: tl.constexpr, STRIDE_E: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, DOT: tl.constexpr, REPAIR: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0).to(tl.int64)
@@ -83,6 +85,13 @@ def ranges_kernel(
         if whole < stop:
             row_max, total, acc = attend_block(
                 query, key_ptr, value_ptr, whole, stop, row_max, total, acc, scale, H * D, D, BLOCK_N, DOT, True
+            )
+    if BESIDE:
+        own_key_ptr += s * stride_es + h * D
+        own_value_ptr += s * stride_es + h * D
+        for e in range(0, E, BLOCK_N):
+            row_max, total, acc = attend_block(
+                query, own_key_ptr, own_value_ptr, e, E, row_max, total, acc, scale, STRIDE_E, D, BLOCK_N, DOT, True
             )
     acc /= tl.where(total > 0, total, 1.0)[:, None]  # a frame without slots gets zeros
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask_p)

@@ -1,7 +1,7 @@
 """The Triton backend: one kernel reads the visible ranges of slots, for all frames of a step."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from ...errors import ModelError
 from ..attention_backend import KeysValues, LayerAttention
 from ..kv_pool import KVCachePool
 from ..page_table import VisibleRanges
-from ..window import padded
+from ..window import Range, padded
 
 CAPABILITY = (8, 0)
 """The oldest supported compute capability: the first whose devices can multiply bfloat16 matrices."""
@@ -24,24 +24,55 @@ class TritonBackend:
     whole_pages = False
 
     def plan(self, pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
-        """See `AttentionBackend`. All frames must have the same number of tokens, and none beside the slots."""
-        frame_tokens = visible[0].page_tokens
+        """See `AttentionBackend`. All frames must have the same number of tokens, unless some see others beside."""
         if any(group.beside for group in visible):
-            raise ValueError(f"expected tokens in slots alone, got {visible}")
+            return _plan_beside(pool, visible)
+        frame_tokens = visible[0].page_tokens
         if any(group.page_tokens != frame_tokens or group.rows % frame_tokens for group in visible):
             raise ValueError(f"expected whole frames of {frame_tokens} tokens, got {visible}")
         rows = [padded(group.ranges) for group in visible for _ in range(group.rows // frame_tokens)]
-
-        @cache  # shared by all layers; made only when the first layer runs, since fused steps read their own tables
-        def ranges() -> Tensor:
-            return torch.tensor(rows, dtype=torch.int64).to(pool.shape.device, non_blocking=True)
+        ranges = _Ranges(rows, pool)
 
         def attend(layer: int, query: Tensor, beside: KeysValues | None = None) -> Tensor:
-            assert beside is None, "refused above"
+            assert beside is None, "planned for tokens in slots alone"
             frames = query.view(len(rows), frame_tokens, *query.shape[1:])
-            return attend_ranges(frames, pool.layer(layer), ranges()).flatten(0, 1)
+            return attend_ranges(frames, pool.layer(layer), ranges.tensor).flatten(0, 1)
 
         return attend
+
+
+class _Ranges:
+    # Made only when the first layer runs, since fused steps read their own tables; shared by all layers.
+    def __init__(self, rows: Sequence[Sequence[Range]], pool: KVCachePool) -> None:
+        self._rows, self._device = rows, pool.shape.device
+
+    @cached_property
+    def tensor(self) -> Tensor:
+        return torch.tensor(self._rows, dtype=torch.int64).to(self._device, non_blocking=True)
+
+
+def _plan_beside(pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAttention:
+    # One call for each kind of group: those with as many queries that see as many tokens beside the slots.
+    kinds: dict[tuple[int, int], list[int]] = {}
+    for number, group in enumerate(visible):
+        kinds.setdefault((group.rows, group.beside), []).append(number)
+    ranges = {kind: _Ranges([padded(visible[n].ranges) for n in groups], pool) for kind, groups in kinds.items()}
+    rows, own = [group.rows for group in visible], [group.beside for group in visible]
+
+    def attend(layer: int, query: Tensor, beside: KeysValues | None = None) -> Tensor:
+        assert beside is not None, "planned for tokens beside the slots"
+        queries, keys, values = (
+            tokens.split_with_sizes(sizes) for tokens, sizes in ((query, rows), (beside[0], own), (beside[1], own))
+        )
+        outputs: list[Tensor] = [query] * len(visible)
+        for kind, groups in kinds.items():
+            chosen = [torch.stack([parts[n] for n in groups]) for parts in (queries, keys, values)]
+            found = attend_ranges(chosen[0], pool.layer(layer), ranges[kind].tensor, beside=(chosen[1], chosen[2]))
+            for number, output in zip(groups, found, strict=True):
+                outputs[number] = output
+        return torch.cat(outputs)
+
+    return attend
 
 
 def check_device(device: torch.device) -> None:

@@ -51,7 +51,7 @@ def test_the_first_frames_are_as_many_as_the_window(tmp_path: Path) -> None:
         ("depth = 12\nlayers = [4, 11]", "", "model.depth", "expected at least 24 for this preset"),
         ('tokens = ["camera", "patch"]', "", "model.tokens", "expected scale, patch or pooled"),
         ('outputs = ["points"]', "", "model.outputs", "this preset has no point head"),
-        ('attention = "triton"', "", "model.attention", "triton does not support HorizonStream"),
+        ('attention = "flashinfer"', "", "model.attention", "flashinfer does not support HorizonStream"),
         ('execution = "fused"', "", "model.execution", "HorizonStream's network has no fused kernels"),
         ("", "scale_frames = 4", "stream.scale_frames", "expected 10 for this preset, or not set, got 4"),
         ("", "keyframe_interval = 2", "stream.keyframe_interval", "expected 1 for this preset"),

@@ -195,3 +195,37 @@ def test_wrong_arguments_are_refused() -> None:
     for call, message in refused:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("E", [1, 33, 128, 300])
+def test_tokens_beside_the_slots_are_seen_too(device: torch.device, dtype: torch.dtype, E: int) -> None:
+    """Read in place from a wider projection, with NaN around them; one frame sees no slots, another an empty range."""
+    query, kv_cache = tensors(device, 9, 200, S=3, dtype=dtype)
+    slots = fill(kv_cache, [[[3, 160], [0, 0]], [[5, 5], [0, 0]], [[0, 0], [170, 190]]])
+    wide = torch.full((3, E + 2, 4, 2, 16), NAN, dtype=dtype, device=device)
+    known = torch.randn(3, E, 2, 2, 16, generator=torch.Generator().manual_seed(E))
+    wide[:, 1:-1, 1:3] = known.to(device, dtype)
+    beside = wide[:, 1:-1, 1], wide[:, 1:-1, 2]
+    out = attend_ranges(query, kv_cache, slots, beside=beside)
+    cpu = beside[0].cpu(), beside[1].cpu()
+    want = attend_ranges_reference(query.cpu(), kv_cache.cpu(), slots.cpu(), torch.float64, cpu)
+    assert float((out.double().cpu() - want).norm() / want.norm()) <= TOLERANCE[dtype]
+    nothing = attend_ranges(query, kv_cache, slots, beside=(beside[0][:, :0], beside[1][:, :0]))
+    assert torch.equal(nothing, attend_ranges(query, kv_cache, slots))
+
+
+def test_unfit_tokens_beside_the_slots_are_refused(device: torch.device) -> None:
+    query, kv_cache = tensors(device, 4, 8, S=2)
+    slots = fill(kv_cache, [[[0, 4]], [[2, 8]]])
+    good = torch.zeros(2, 3, 2, 16, dtype=BFLOAT16, device=device)
+    wide = torch.zeros(2, 5, 2, 16, dtype=BFLOAT16, device=device)[:, :3]
+    for beside, message in (
+        ((good[:1], good[:1]), r"beside: expected shape \[S, E, H, D\] = \[2, E, 2, 16\], got \[1, 3, 2, 16\]"),
+        ((good.half(), good.half()), "beside: expected torch.bfloat16 on"),
+        ((good.mT.contiguous().mT, good), "beside: expected dense heads"),
+        ((good, wide), "beside: expected keys and values of one layout"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            attend_ranges(query, kv_cache, slots, beside=beside)

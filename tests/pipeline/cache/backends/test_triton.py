@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from retinad.pipeline.cache.backends.dense import DenseBackend
 from retinad.pipeline.cache.backends.triton import TritonBackend, check_device
@@ -63,3 +64,31 @@ def test_a_device_that_is_too_old_is_refused_with_the_required_capability(monkey
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(ModelError, match=r"capability 8\.0 or newer: set attention = 'dense'"):
         check_device(torch.device("cuda:0"))
+
+
+def test_rows_attend_as_the_dense_backend_does() -> None:
+    """In a first step, where each row sees another number of tokens, also beside later rows of another stream."""
+    generator = torch.Generator().manual_seed(2)
+    pool, slot_tokens, window = KVCachePool(SHAPE), 2, 3
+    stream = StreamConfig(window, window, history_frames=0)
+    layout = CacheLayout.window_alone(stream, P, slot_tokens)
+    states = [StreamState.allocate(pool, StreamWindow(layout)) for _ in range(2)]
+    pool.layer(0).fill_(float("nan"))
+    for counts in ((3,), (1,), (1, 3), (1, 1), (1, 1)):
+        frames = sum(counts)
+        own = window * slot_tokens
+        query, key, value = torch.randn(3, frames, P + own, H, D, generator=generator).bfloat16()
+        slots = [tokens[:, P:].unflatten(1, (window, slot_tokens)) for tokens in (query, key, value)]
+        outputs: list[list[Tensor]] = []
+        before = pool.layer(0).clone()
+        for backend in (TritonBackend(), DenseBackend()):
+            pool.layer(0).copy_(before)
+            step = Step(states[: len(counts)], counts, backend)
+            step.append(0, key[:, :P], value[:, :P])
+            rows = step.attend_rows(0, query, key[:, P:], value[:, P:])
+            pool.layer(0).copy_(before)
+            step.append(0, key[:, :P], value[:, :P])
+            outputs.append([rows, step.attend_slots(0, *slots)])
+        step.commit()
+        for actual, expected in zip(*outputs, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
