@@ -61,13 +61,18 @@ def _plan_beside(pool: KVCachePool, visible: Sequence[VisibleRanges]) -> LayerAt
 
     def attend(layer: int, query: Tensor, beside: KeysValues | None = None) -> Tensor:
         assert beside is not None, "planned for tokens beside the slots"
-        queries, keys, values = (
+        cache = pool.layer(layer)
+        if len(kinds) == 1:  # the usual row: nothing is copied
+            whole = [tokens.view(len(visible), -1, *tokens.shape[1:]) for tokens in (query, *beside)]
+            (only,) = ranges.values()
+            return attend_ranges(whole[0], cache, only.tensor, beside=(whole[1], whole[2])).flatten(0, 1)
+        parts = [
             tokens.split_with_sizes(sizes) for tokens, sizes in ((query, rows), (beside[0], own), (beside[1], own))
-        )
+        ]
         outputs: list[Tensor] = [query] * len(visible)
         for kind, groups in kinds.items():
-            chosen = [torch.stack([parts[n] for n in groups]) for parts in (queries, keys, values)]
-            found = attend_ranges(chosen[0], pool.layer(layer), ranges[kind].tensor, beside=(chosen[1], chosen[2]))
+            chosen = [torch.stack([part[n] for n in groups]) for part in parts]
+            found = attend_ranges(chosen[0], cache, ranges[kind].tensor, beside=(chosen[1], chosen[2]))
             for number, output in zip(groups, found, strict=True):
                 outputs[number] = output
         return torch.cat(outputs)
